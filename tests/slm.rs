@@ -95,6 +95,66 @@ fn scattered_tables_are_merged_until_scans_read_neighbours() {
     assert!(pages < 200 * 45, "{pages} pages for 200 scans of 100 pairs");
 }
 
+/// The first pair, the last, and the two that lie beside a leaf's bound: a scan that begins or ends at the bound of a leaf
+/// took its place for that of a long pass, and read the pages of all keys of the leaf.
+#[test]
+fn short_scans_read_no_more_than_they_need() {
+    let vfs = MemoryVfs::new();
+    let key = |number: u64| number.to_be_bytes();
+    let db = open(&vfs);
+    let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();
+    for number in 0..2_000 {
+        keyspace.put(key(number), Random(number).bytes(3_000)).unwrap();
+    }
+    keyspace.flush().unwrap();
+    db.wait_idle().unwrap();
+    drop((keyspace, db));
+    let pages = |scan: &dyn Fn(&Keyspace) -> usize, pairs: usize| {
+        let db = open(&vfs);
+        let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();
+        let before = db.stats().pages_read;
+        assert_eq!(scan(&keyspace), pairs);
+        db.stats().pages_read - before
+    };
+    assert!(pages(&|keyspace| keyspace.iter().next().into_iter().count(), 1) <= 3);
+    assert!(pages(&|keyspace| keyspace.iter().next_back().into_iter().count(), 1) <= 3);
+    for number in 0..200 {
+        let read = pages(&|keyspace| keyspace.range(key(number)..key(number + 2)).count(), 2);
+        // As many as before tables were read ahead. A pair begins in one page and ends in another.
+        assert!(read <= 6, "{read} pages for two pairs from {number} on");
+    }
+}
+
+/// Pages that had been read ahead were evicted before they were needed, by those of other scans, and read again and again.
+#[test]
+fn scans_read_each_page_about_once_in_a_small_cache() {
+    let vfs = MemoryVfs::new();
+    let builder = Database::builder(store_path()).vfs(Arc::new(vfs.clone()));
+    let builder = builder.memory_budget(64 * MIB).cache_bytes(MIB).memtable_bytes(MIB);
+    let db = builder.deterministic(1).open().unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();
+    put(&keyspace, 0..100_000, 0);
+    keyspace.flush().unwrap();
+    db.wait_idle().unwrap();
+    let leaves = db.stats().keyspaces[0].disk_bytes / 4096;
+    let pages = |scan: &dyn Fn()| {
+        let before = db.stats().pages_read;
+        scan();
+        db.stats().pages_read - before
+    };
+    let one = pages(&|| assert_eq!(keyspace.iter().count(), 100_000));
+    let back = pages(&|| assert_eq!(keyspace.iter().rev().count(), 100_000));
+    let several = pages(&|| {
+        let starts = (0..8u8).map(|n| keyspace.range(&[b"user", &[b'1' + n][..]].concat()[..]..));
+        let mut scans: Vec<_> = starts.collect();
+        for _ in 0..10_000 {
+            scans.iter_mut().for_each(|scan| assert!(scan.next().is_none_or(|it| it.is_ok())));
+        }
+    });
+    assert!(one.max(back) <= leaves * 3 / 2, "{one} pages forward, {back} back, of {leaves}");
+    assert!(several <= leaves * 3 / 2, "{several} pages of {leaves}");
+}
+
 /// Counters that are only added to, at snapshots that come and go, in a store that is opened again: operands lie in
 /// many tables, and each counts once.
 #[test]

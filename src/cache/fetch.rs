@@ -184,6 +184,58 @@ pub(crate) fn read_unit_runs<'a>(
     Ok(())
 }
 
+/// Reads the pages that lie in runs of units into the cache, all together, and returns how many there were. Runs that
+/// overlap or are adjacent are read as one. If the read-ahead budget has no room for all, the ends of runs are left out; if
+/// not `forward`, their beginnings.
+///
+/// # Errors
+/// If a file has no such units, or something cannot be read. Damage is left to whoever needs the page.
+pub(crate) fn fetch_runs(mut runs: Vec<UnitRun>, class: PageClass, forward: bool) -> Result<u32> {
+    runs.iter().try_for_each(|run| run.file.check_run(&run.units))?;
+    runs.sort_by_key(|run| (run.file.id(), run.units.start));
+    runs.dedup_by(|next, run| {
+        let joins = next.file.id() == run.file.id() && next.units.start <= run.units.end;
+        if joins {
+            run.units.end = run.units.end.max(next.units.end);
+        }
+        joins
+    });
+    let Some(files) = runs.first().map(|run| Arc::clone(run.file.files())) else { return Ok(0) };
+    let wanted = runs.iter().map(UnitRun::bytes).sum();
+    let lease = files.read_ahead.lease(wanted, UNCOUNTED_BYTES.min(wanted));
+    let room = lease.as_ref().map_or(UNCOUNTED_BYTES, Lease::bytes);
+    if room < wanted {
+        let mut room = room / UNIT_BYTES;
+        let share = (room / runs.len()).max(1);
+        for UnitRun { units, .. } in &mut runs {
+            let count = units.len().min(share).min(room);
+            room -= count;
+            match forward {
+                true => units.end = units.start + count as u32,
+                false => units.start = units.end - count as u32,
+            }
+        }
+        runs.retain(|run| !run.units.is_empty());
+    }
+    let mut buf = AlignedBuf::unzeroed(runs.iter().map(UnitRun::bytes).sum());
+    let ranges = runs
+        .iter()
+        .map(|run| (&*run.file, u64::from(run.units.start) * UNIT_BYTES as u64, run.bytes()));
+    let results = read_ranges(&*files.vfs, ranges, &mut buf);
+    let mut rest = &buf[..];
+    let mut pages = 0;
+    let mut first_error = Ok(());
+    for (run, result) in runs.iter().zip(results) {
+        let (of_run, behind) = rest.split_at(run.bytes());
+        rest = behind;
+        match result {
+            Ok(()) => pages += run.file.admit_run(run.units.clone(), class, of_run),
+            Err(error) => first_error = first_error.and(Err(error)),
+        }
+    }
+    first_error.map(|()| pages)
+}
+
 /// The last units of a file, as read.
 pub(crate) struct FileEnd<'a> {
     file: &'a PageFile,

@@ -35,7 +35,9 @@ mod stripe;
 #[cfg(feature = "example")]
 pub(crate) use data_files::open_named;
 pub(crate) use data_files::{DataFiles, FileType, ReserveTurn, Room};
-pub(crate) use fetch::{PageMiss, UnitRun, fetch_misses, read_ends, read_pages, read_unit_runs};
+pub(crate) use fetch::{
+    PageMiss, UnitRun, fetch_misses, fetch_runs, read_ends, read_pages, read_unit_runs,
+};
 pub(crate) use page::{Compression, PAGE_HEADER_BYTES};
 pub(crate) use page_cache::{Cache, CacheOptions, PageClass, PageKey};
 pub(crate) use page_file::{PageFile, PagePointer, ReadContext};

@@ -332,7 +332,6 @@ impl Cache {
     }
 
     /// The capacity.
-    #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes.load(Ordering::Relaxed)
     }

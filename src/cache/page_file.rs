@@ -366,6 +366,27 @@ impl PageFile {
         Ok(f(&page[PAGE_HEADER_BYTES..]))
     }
 
+    /// Caches the pages that lie wholly within a run of units, of which `bytes` are the bytes that were just read. Returns how
+    /// many there are. A run may begin or end within a page. What is damaged is left to whoever needs it.
+    pub(super) fn admit_run(&self, units: Range<u32>, class: PageClass, bytes: &[u8]) -> u32 {
+        let mut count = 0;
+        let mut unit = units.start;
+        while unit < units.end {
+            let bytes = bytes.get((unit - units.start) as usize * UNIT_BYTES..).unwrap_or_default();
+            let Ok(pointer) = self.pointer_to(unit, units.end, bytes) else {
+                unit += 1;
+                continue;
+            };
+            let page = bytes.get(..pointer.bytes()).unwrap_or_default();
+            if !self.files.cache.contains(PageKey { file: self.id, unit }) {
+                let _ = self.admit(pointer, class, page, true, |_| ());
+            }
+            count += 1;
+            unit += u32::from(pointer.units);
+        }
+        count
+    }
+
     /// Verifies a page and returns its header and payload. If the payload is compressed, `scratch`
     /// then holds the header and the decompressed payload.
     pub(super) fn verify<'a>(

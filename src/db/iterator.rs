@@ -92,11 +92,13 @@ struct Pass<E> {
     ahead: Option<Box<Ahead>>,
     /// True after a page of the read-ahead failed: the cursors then read one page at a time.
     careful: bool,
+    /// Keys that were read in the ranges before, as their cursors say it ([`RunCursor::passed`]).
+    passed: usize,
 }
 
 impl<E> Pass<E> {
     fn new(edge: E) -> Pass<E> {
-        Pass { edge, open: None, ahead: None, careful: false }
+        Pass { edge, open: None, ahead: None, careful: false, passed: 0 }
     }
 }
 
@@ -487,9 +489,16 @@ impl Inner {
         if let Some(run) = &mut self.run {
             run.leave(&open.visible, end);
         }
+        let passed = open.visible.merge().sources().map(RunCursor::passed).max().unwrap_or(0);
         match end {
-            End::Front => open.upper,
-            End::Back => Some(open.lower),
+            End::Front => {
+                self.front.passed = passed;
+                open.upper
+            }
+            End::Back => {
+                self.back.passed = passed;
+                Some(open.lower)
+            }
         }
     }
 

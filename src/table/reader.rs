@@ -19,11 +19,14 @@ use crate::base::planted::{Bug, planted};
 use crate::base::prefetch::prefetch;
 use crate::base::sync::Mutex;
 use crate::cache::{
-    DataFiles, FileType, PageClass, PageFile, PageKey, PageMiss, PagePointer, ReadContext,
+    DataFiles, FileType, PageClass, PageFile, PageKey, PageMiss, PagePointer, ReadContext, UnitRun,
     fetch_misses, read_ends, read_pages,
 };
 use crate::filter::BlockFilter;
 use crate::perfect_hash::{Found, PieceIndex};
+
+/// The most leaves that are looked for to see how many a pass has passed.
+const LEAVES_PASSED_MAX: u32 = 16;
 
 /// A finished table.
 pub(crate) struct Table {
@@ -320,6 +323,28 @@ impl Table {
     pub(crate) fn is_cached(&self, page: PagePointer) -> bool {
         let key = PageKey { file: self.file.id(), unit: page.unit };
         self.file.files().cache.contains(key)
+    }
+
+    /// The units of a leaf, and of those that a pass over the table will probably need next: twice as many as it has
+    /// passed, by what of them is cached, and `units_max` at most. If not `forward`, those before the leaf.
+    pub(crate) fn leaves_ahead(&self, leaf: PagePointer, forward: bool, units_max: u32) -> UnitRun {
+        // Most leaves are as long as this one.
+        let step = u32::from(leaf.units).max(1);
+        let is_passed = |count: &u32| {
+            let unit = match forward {
+                true => leaf.unit.checked_sub(count * step),
+                false => leaf.unit.checked_add(count * step),
+            };
+            unit.is_some_and(|unit| self.is_cached(PagePointer { unit, ..leaf }))
+        };
+        let passed = (1..=LEAVES_PASSED_MAX).take_while(is_passed).count() as u32;
+        let ahead = (2 * passed * step).min(units_max);
+        let end = leaf.unit.saturating_add(step);
+        let units = match forward {
+            true => leaf.unit..end.saturating_add(ahead).min(self.footer.leaf_units).max(end),
+            false => leaf.unit.saturating_sub(ahead)..end,
+        };
+        UnitRun { file: Arc::clone(&self.file), units }
     }
 
     /// Returns the leaf with the first entry at or after the position given by `key` and

@@ -11,7 +11,9 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::key_hash::hash_key;
 use crate::base::random::SplitMix;
-use crate::cache::{Compression, ReadContext, fetch_misses};
+use crate::cache::{
+    Compression, PageClass, PagePointer, ReadContext, UnitRun, fetch_misses, fetch_runs,
+};
 use crate::perfect_hash::Construction;
 
 pub(super) type Entry = (Vec<u8>, u64, EntryKind, Vec<u8>);
@@ -386,6 +388,41 @@ fn cursors_read_ahead_only_after_they_have_crossed_leaves() {
     let (calls, cached) = (reads() - before, cursor.pages_read());
     assert!(cached < 140, "{cached} pages went through the cache");
     assert!(calls < u64::from(leaves) / 4, "{calls} reads of {leaves} leaves");
+}
+
+/// Whoever goes through a table by places of leaves reads one leaf first, and then ever longer pieces.
+#[test]
+fn twice_as_many_leaves_as_have_been_passed_are_read_ahead() {
+    let files = TestFiles::new();
+    let entries: Vec<Entry> = (0..20_000u64)
+        .map(|i| (i.to_be_bytes().to_vec(), 1, EntryKind::Put, vec![0; 100]))
+        .collect();
+    let table = build(&files, false, &entries);
+    let last = table.footer.leaf_units - 1;
+    let leaf = |unit| PagePointer { unit, units: 1 };
+    let mut pieces = Vec::new();
+    let mut unit = 100;
+    while pieces.len() < 6 {
+        let piece = table.leaves_ahead(leaf(unit), true, 32);
+        pieces.push(piece.units.len());
+        unit = piece.units.end;
+        let count = fetch_runs(vec![piece], PageClass::Leaf, true).unwrap();
+        assert_eq!(count as usize, pieces[pieces.len() - 1]);
+    }
+    assert_eq!(pieces, [1, 3, 9, 27, 33, 33]);
+    // Backwards, with little memory, and at the ends of the leaves.
+    assert_eq!(table.leaves_ahead(leaf(99), false, 32).units, 67..100);
+    assert_eq!(table.leaves_ahead(leaf(99), false, 4).units, 95..100);
+    assert_eq!(table.leaves_ahead(leaf(99), true, 32).units, 99..100);
+    assert_eq!(table.leaves_ahead(leaf(unit), true, 4).units, unit..unit + 5);
+    let fetch = |units| {
+        let run = UnitRun { file: Arc::clone(table.pages()), units };
+        fetch_runs(vec![run], PageClass::Leaf, true).unwrap();
+    };
+    fetch(1..3);
+    assert_eq!(table.leaves_ahead(leaf(0), false, 32).units, 0..1);
+    fetch(last - 3..last);
+    assert_eq!(table.leaves_ahead(leaf(last), true, 32).units, last..last + 1);
 }
 
 #[test]

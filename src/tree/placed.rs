@@ -12,8 +12,11 @@ use std::sync::Arc;
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
+use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
-use crate::cache::{PageClass, PageMiss, PagePointer, ReadContext, fetch_misses};
+use crate::cache::{
+    PageClass, PageMiss, PagePointer, ReadContext, UnitRun, fetch_misses, fetch_runs,
+};
 use crate::table::{BlobPointer, Hole, HoleAt, Table};
 
 /// Room for values that a cursor keeps from key to key.
@@ -21,6 +24,8 @@ const VALUES_KEPT_BYTES: usize = 64 << 10;
 
 /// The most keys whose pages are read together.
 const KEYS_AHEAD_MAX: usize = 16;
+/// The most units that are read at once of a table behind a leaf that is needed.
+const UNITS_AHEAD_MAX: usize = 32;
 
 /// The versions of a key that one table has.
 #[derive(Clone, Copy)]
@@ -277,6 +282,10 @@ pub(crate) struct PlacedCursor {
     versions: Versions,
     /// Keys whose pages have been asked for together the last time.
     ahead: usize,
+    /// Keys that have been read one after the other, also those of the runs before.
+    passed: usize,
+    /// The keys that are of use in the direction that the cursor goes.
+    useful: Range<usize>,
     /// Keys that have been read one after the other, and their tables.
     noted: usize,
     tables: Vec<FileId>,
@@ -294,6 +303,8 @@ impl PlacedCursor {
             at: None,
             versions: Versions::default(),
             ahead: 0,
+            passed: 0,
+            useful: 0..run.keys.len(),
             noted: 0,
             tables: Vec::new(),
             careful: false,
@@ -305,6 +316,22 @@ impl PlacedCursor {
     pub(crate) fn go_carefully(&mut self, limit: Option<&[u8]>, forward: bool) {
         self.careful = true;
         self.limit = limit.map(|limit| (Box::from(limit), forward));
+    }
+
+    /// The cursor comes from runs of which `passed` keys have been read, and goes no further than to `limit`.
+    pub(crate) fn go_on(&mut self, passed: usize, limit: Option<&[u8]>, forward: bool) {
+        let limit = limit.map(|limit| self.run.position(limit));
+        let count = self.run.keys.len();
+        self.passed = passed;
+        self.useful = match forward {
+            true => 0..limit.unwrap_or(count),
+            false => limit.unwrap_or(0)..count,
+        };
+    }
+
+    /// How many keys have been read one after the other.
+    pub(crate) fn passed(&self) -> usize {
+        self.passed
     }
 
     fn is_beyond_limit(&self, key: usize, forward: bool) -> bool {
@@ -387,18 +414,30 @@ impl PlacedCursor {
         pointers
     }
 
-    /// If the page of a key is not cached, reads it together with those of keys behind it.
+    /// If the page of a key is not cached, reads it together with those of keys behind it: no more than have been passed. A
+    /// cursor that has passed many also reads what comes next in their tables.
     fn read_ahead(&mut self, key: usize, forward: bool) {
+        self.passed += 1;
         let keys = &self.run.keys;
         if self.careful || !keys.parts(key).iter().any(|part| self.run.missing(part).is_some()) {
             return;
         }
-        self.ahead = (self.ahead * 2).clamp(1, KEYS_AHEAD_MAX);
-        let wanted = match forward {
-            true => key..keys.len().min(key + self.ahead),
-            false => (key + 1).saturating_sub(self.ahead)..key + 1,
+        let is_pass = self.passed > KEYS_AHEAD_MAX;
+        self.ahead = match is_pass {
+            true => self.passed.min(keys.len()),
+            false => (self.ahead * 2).clamp(1, KEYS_AHEAD_MAX),
         };
-        self.fetch(wanted);
+        let Range { start, end } = self.useful;
+        let wanted = match forward {
+            true => key..end.min(key + self.ahead),
+            false => start.max((key + 1).saturating_sub(self.ahead))..key + 1,
+        };
+        if !is_pass {
+            self.fetch(wanted);
+        } else if self.fetch_ahead(wanted, forward).is_err() {
+            // One page that cannot be read would take those before it along, again and again.
+            self.passed = 0;
+        }
     }
 
     /// Reads the pages of keys together, if there are several that are not cached.
@@ -412,6 +451,38 @@ impl PlacedCursor {
         {
             self.context.pages_read.set(self.context.pages_read.get() + read);
         }
+    }
+
+    /// Reads the pages of keys that are not cached, and what their tables have next in a direction. All tables of the run
+    /// together read no more ahead than there is memory for until it is used.
+    fn fetch_ahead(&self, keys: Range<usize>, forward: bool) -> Result<()> {
+        let mut parts = keys.clone().flat_map(|key| self.run.keys.parts(key));
+        let Some(files) = parts.next().map(|part| self.run.table(part).pages().files()) else {
+            return Ok(());
+        };
+        // No lease is more than a quarter, and pages that have been used are kept before those that have not.
+        let cached = files.cache.capacity_bytes() as usize / 32;
+        let memory = (files.read_ahead.bytes_max() / 4).min(cached);
+        let units_max = memory / UNIT_BYTES / self.run.keys.tables.len().max(1);
+        let units_max = units_max.min(UNITS_AHEAD_MAX) as u32;
+        let parts = keys.flat_map(|key| self.run.keys.parts(key));
+        let misses = parts.filter_map(|part| Some((part, self.run.missing(part)?)));
+        let mut last = None;
+        let misses = misses.filter(|(_, miss)| {
+            let is_new = last != Some((miss.file.id(), miss.pointer));
+            last = Some((miss.file.id(), miss.pointer));
+            is_new
+        });
+        let runs: Vec<UnitRun> = misses
+            .map(|(part, miss)| self.run.table(part).leaves_ahead(miss.pointer, forward, units_max))
+            .collect();
+        // Whoever needs a leaf alone reads it itself, with the next one if an entry goes on there.
+        if runs.iter().map(|run| run.units.len()).sum::<usize>() <= 1 {
+            return Ok(());
+        }
+        let read = fetch_runs(runs, PageClass::Leaf, forward)?;
+        self.context.pages_read.set(self.context.pages_read.get() + read);
+        Ok(())
     }
 
     /// Moves to a key, or the next one that has versions: to its newest version, or its oldest.

@@ -207,6 +207,22 @@ impl<M> RunCursor<M> {
         }
     }
 
+    /// Told to a cursor that comes from ranges in which a run's cursor has passed so many keys, and that goes no further than
+    /// to `limit`.
+    pub(crate) fn go_on(&mut self, passed: usize, limit: Option<&[u8]>, forward: bool) {
+        if let RunCursor::Placed(cursor) = self {
+            cursor.go_on(passed, limit, forward);
+        }
+    }
+
+    /// How many keys it has passed, for [`RunCursor::go_on`].
+    pub(crate) fn passed(&self) -> usize {
+        match self {
+            RunCursor::Placed(cursor) => cursor.passed(),
+            _ => 0,
+        }
+    }
+
     /// Reads no page ahead, and none that is only behind `limit`.
     pub(crate) fn go_carefully(&mut self, limit: Option<&[u8]>, forward: bool) {
         match self {

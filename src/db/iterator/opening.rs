@@ -119,6 +119,8 @@ impl Inner {
             cursors.iter_mut().for_each(|cursor| cursor.go_carefully(limit, forward));
             return cursors;
         }
+        let passed = if forward { self.front.passed } else { self.back.passed };
+        cursors.iter_mut().for_each(|cursor| cursor.go_on(passed, limit, forward));
         let Some(key) = key else { return cursors };
         let due: Vec<&mut RunCursor> =
             cursors.iter_mut().filter(|cursor| cursor.can_prefetch(key)).collect();
