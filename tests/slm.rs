@@ -155,6 +155,57 @@ fn scans_read_each_page_about_once_in_a_small_cache() {
     assert!(several <= leaves * 3 / 2, "{several} pages of {leaves}");
 }
 
+/// Of large pairs, a leaf of the index names many pages: scans beside each other evicted those that others had read ahead.
+/// And a scan of what is mostly cached read all of that again behind each page that is not, and one that ends soon read
+/// far beyond its end.
+#[test]
+fn scans_of_large_pairs_read_each_page_about_once() {
+    let vfs = MemoryVfs::new();
+    let open = |cache: Option<u64>| {
+        let builder = Database::builder(store_path()).vfs(Arc::new(vfs.clone()));
+        let builder = builder.memory_budget(64 * MIB).memtable_bytes(4 * MIB).deterministic(1);
+        let db = cache.map_or(builder.clone(), |bytes| builder.cache_bytes(bytes)).open().unwrap();
+        let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();
+        (db, keyspace)
+    };
+    let key = |number: u64| number.to_be_bytes();
+    let (db, keyspace) = open(None);
+    for number in 0..8_000 {
+        keyspace.put(key(number), Random(number).bytes(3_950)).unwrap();
+    }
+    keyspace.flush().unwrap();
+    db.wait_idle().unwrap();
+    drop((keyspace, db));
+    // Ten scans in a cache of 256 pages, less what has another use.
+    let (db, keyspace) = open(Some(MIB));
+    let before = db.stats().pages_read;
+    let mut scans: Vec<_> = (0..10).map(|n| keyspace.range(&key(n * 700)[..]..)).collect();
+    for _ in 0..600 {
+        scans.iter_mut().for_each(|scan| drop(scan.next().unwrap().unwrap()));
+    }
+    drop(scans);
+    let read = db.stats().pages_read - before;
+    assert!(read <= 6_000 * 2, "{read} pages for 6,000 pairs");
+    drop((keyspace, db));
+    // One page in 34 is missing.
+    let (db, keyspace) = open(None);
+    for number in (0..3_400).filter(|number| number % 34 != 33) {
+        keyspace.get(key(number)).unwrap().unwrap();
+    }
+    let before = db.stats().pages_read;
+    assert_eq!(keyspace.range(key(0)..key(3_400)).count(), 3_400);
+    let read = db.stats().pages_read - before;
+    assert!(read <= 150, "{read} pages, of which 100 had been missing");
+    // Scans that end inside a leaf of the index. Where one begins a leaf that it soon leaves, it reads as much in vain.
+    let starts: Vec<u64> = (4_000..7_000).step_by(100).collect();
+    let before = db.stats().pages_read;
+    for number in &starts {
+        assert_eq!(keyspace.range(key(*number)..key(*number + 33)).count(), 33);
+    }
+    let read = (db.stats().pages_read - before) / starts.len() as u64;
+    assert!(read <= 44, "{read} pages for 33 pairs");
+}
+
 /// Counters that are only added to, at snapshots that come and go, in a store that is opened again: operands lie in
 /// many tables, and each counts once.
 #[test]

@@ -184,13 +184,21 @@ pub(crate) fn read_unit_runs<'a>(
     Ok(())
 }
 
-/// Reads the pages that lie in runs of units into the cache, all together, and returns how many there were. Runs that
-/// overlap or are adjacent are read as one. If the read-ahead budget has no room for all, the ends of runs are left out; if
-/// not `forward`, their beginnings.
+/// What [`fetch_runs`] has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fetched {
+    /// The number of pages that were read.
+    pub(crate) pages: u32,
+    /// Nothing was left out.
+    pub(crate) is_whole: bool,
+}
+
+/// Reads the pages that lie in runs of units into the cache, all together. Runs that overlap or are adjacent are read as
+/// one. Reads nothing if the read-ahead budget has no room for all.
 ///
 /// # Errors
-/// If a file has no such units, or something cannot be read. Damage is left to whoever needs the page.
-pub(crate) fn fetch_runs(mut runs: Vec<UnitRun>, class: PageClass, forward: bool) -> Result<u32> {
+/// If a file has no such units. What cannot be read, and what is damaged, is left to whoever needs it.
+pub(crate) fn fetch_runs(mut runs: Vec<UnitRun>, class: PageClass) -> Result<Fetched> {
     runs.iter().try_for_each(|run| run.file.check_run(&run.units))?;
     runs.sort_by_key(|run| (run.file.id(), run.units.start));
     runs.dedup_by(|next, run| {
@@ -200,40 +208,29 @@ pub(crate) fn fetch_runs(mut runs: Vec<UnitRun>, class: PageClass, forward: bool
         }
         joins
     });
-    let Some(files) = runs.first().map(|run| Arc::clone(run.file.files())) else { return Ok(0) };
-    let wanted = runs.iter().map(UnitRun::bytes).sum();
-    let lease = files.read_ahead.lease(wanted, UNCOUNTED_BYTES.min(wanted));
-    let room = lease.as_ref().map_or(UNCOUNTED_BYTES, Lease::bytes);
-    if room < wanted {
-        let mut room = room / UNIT_BYTES;
-        let share = (room / runs.len()).max(1);
-        for UnitRun { units, .. } in &mut runs {
-            let count = units.len().min(share).min(room);
-            room -= count;
-            match forward {
-                true => units.end = units.start + count as u32,
-                false => units.start = units.end - count as u32,
-            }
-        }
-        runs.retain(|run| !run.units.is_empty());
+    let mut fetched = Fetched { pages: 0, is_whole: true };
+    let Some(first) = runs.first() else { return Ok(fetched) };
+    let files = Arc::clone(first.file.files());
+    let bytes: usize = runs.iter().map(UnitRun::bytes).sum();
+    let lease = files.read_ahead.lease(bytes, bytes);
+    if lease.is_none() && bytes > UNCOUNTED_BYTES {
+        return Ok(Fetched { is_whole: false, ..fetched });
     }
-    let mut buf = AlignedBuf::unzeroed(runs.iter().map(UnitRun::bytes).sum());
+    let mut buf = AlignedBuf::unzeroed(bytes);
     let ranges = runs
         .iter()
         .map(|run| (&*run.file, u64::from(run.units.start) * UNIT_BYTES as u64, run.bytes()));
     let results = read_ranges(&*files.vfs, ranges, &mut buf);
     let mut rest = &buf[..];
-    let mut pages = 0;
-    let mut first_error = Ok(());
     for (run, result) in runs.iter().zip(results) {
         let (of_run, behind) = rest.split_at(run.bytes());
         rest = behind;
         match result {
-            Ok(()) => pages += run.file.admit_run(run.units.clone(), class, of_run),
-            Err(error) => first_error = first_error.and(Err(error)),
+            Ok(()) => fetched.pages += run.file.admit_run(run.units.clone(), class, of_run),
+            Err(_) => fetched.is_whole = false,
         }
     }
-    first_error.map(|()| pages)
+    Ok(fetched)
 }
 
 /// The last units of a file, as read.

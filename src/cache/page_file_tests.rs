@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::base::sync::Mutex;
 
+use super::fetch::Fetched;
 use super::page::{Compression, PAGE_HEADER_BYTES};
 use super::{
     Cache, DataFiles, FileType, PageClass, PageFile, PageFileWriter, PageMiss, PagePointer,
@@ -509,45 +510,42 @@ fn runs_of_pages_are_fetched_at_once_but_for_what_is_no_sound_page() {
     let units: Vec<u32> = pages.iter().map(|(pointer, _)| pointer.unit).collect();
     assert_eq!(units, [0, 1, 4, 5, 6, 7]);
     store.disk.file(&file.path()).bytes.lock()[5 * UNIT_BYTES + 50] ^= 1;
-    let run = |units| UnitRun { file: Arc::clone(&file), units };
-    let reads = || store.disk.counts.reads.load(Ordering::Relaxed);
-    let before = reads();
-    let fetched = fetch_runs(vec![run(3..6), run(0..1), run(5..9)], PageClass::Leaf, true).unwrap();
-    assert_eq!((fetched, reads() - before), (4, 2));
-    let is_cached = |(pointer, _): &(PagePointer, Vec<u8>)| {
-        let context = ReadContext::collecting();
-        file.with_page(*pointer, PageClass::Leaf, &context, |_| ()).is_ok()
+    let fetch = |runs: &[(u32, u32)]| {
+        let run =
+            |(start, end): &(u32, u32)| UnitRun { file: Arc::clone(&file), units: *start..*end };
+        fetch_runs(runs.iter().map(run).collect(), PageClass::Leaf)
     };
-    let cached: Vec<bool> = pages.iter().map(is_cached).collect();
-    assert_eq!(cached, [true, false, true, false, true, false]);
-    // What is there already is not put there again.
-    assert_eq!(fetch_runs(vec![run(0..10)], PageClass::Leaf, true).unwrap(), 6);
-    let cached: Vec<bool> = pages.iter().map(is_cached).collect();
-    assert_eq!(cached, [true, true, true, false, true, true]);
+    let whole = |pages| Fetched { pages, is_whole: true };
+    let reads = || store.disk.counts.reads.load(Ordering::Relaxed);
+    let cached = || {
+        let is_cached = |(pointer, _): &(PagePointer, Vec<u8>)| {
+            let context = ReadContext::collecting();
+            file.with_page(*pointer, PageClass::Leaf, &context, |_| ()).is_ok()
+        };
+        pages.iter().map(is_cached).collect::<Vec<_>>()
+    };
+    let before = reads();
+    assert_eq!(fetch(&[(3, 6), (0, 1), (5, 9)]).unwrap(), whole(4));
+    assert_eq!(reads() - before, 2);
+    assert_eq!(cached(), [true, false, true, false, true, false]);
+    assert_eq!(fetch(&[(0, 10)]).unwrap(), whole(6));
+    assert_eq!(cached(), [true, true, true, false, true, true]);
     let context = ReadContext::blocking();
     let damaged = file.with_page(pages[3].0, PageClass::Leaf, &context, |_| ());
     assert!(damaged.unwrap_err().is_corruption());
-    assert!(fetch_runs(vec![run(90..99)], PageClass::Leaf, true).unwrap_err().is_corruption());
-    assert_eq!(fetch_runs(Vec::new(), PageClass::Leaf, true).unwrap(), 0);
-    // With no room, little is read: of that what comes first in the direction.
-    store.files.read_ahead.set_bytes_max(0);
-    let empty = || {
-        store.files.cache.set_capacity(0);
-        store.files.cache.set_capacity(1 << 20);
-    };
-    for (forward, expected) in [
-        (true, [true, true, false, false, false, false]),
-        (false, [false, false, false, false, true, true]),
-    ] {
-        empty();
-        assert_eq!(fetch_runs(vec![run(0..10)], PageClass::Leaf, forward).unwrap(), 2);
-        assert_eq!(pages.iter().map(is_cached).collect::<Vec<_>>(), expected);
-    }
-    // What another read of them needs does not fail.
-    empty();
+    assert!(fetch(&[(90, 99)]).unwrap_err().is_corruption());
+    assert_eq!(fetch(&[]).unwrap(), whole(0));
+    // One read fails.
+    store.files.cache.set_capacity(0);
+    store.files.cache.set_capacity(1 << 20);
     store.disk.counts.until_failure.store(1, Ordering::Relaxed);
-    assert!(fetch_runs(vec![run(0..1), run(6..7)], PageClass::Leaf, true).is_err());
-    assert_eq!(pages.iter().filter(|page| is_cached(page)).count(), 1);
+    let partly = Fetched { pages: 1, is_whole: false };
+    assert_eq!(fetch(&[(0, 1), (6, 7)]).unwrap(), partly);
+    assert_eq!(cached(), [true, false, false, false, false, false]);
+    // Without room, no more is read than is never counted.
+    store.files.read_ahead.set_bytes_max(0);
+    assert_eq!(fetch(&[(0, 10)]).unwrap(), Fetched { pages: 0, is_whole: false });
+    assert_eq!(fetch(&[(1, 5)]).unwrap(), whole(2));
 }
 
 #[test]

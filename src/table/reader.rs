@@ -325,21 +325,22 @@ impl Table {
         self.file.files().cache.contains(key)
     }
 
-    /// The units of a leaf, and of those that a pass over the table will probably need next: twice as many as it has
-    /// passed, by what of them is cached, and `units_max` at most. If not `forward`, those before the leaf.
+    /// The units of a leaf, and of those that a pass over the table will probably need next and that are not cached: twice as
+    /// many as it has passed, by what of them is cached, and `units_max` at most. If not `forward`, those before the leaf.
     pub(crate) fn leaves_ahead(&self, leaf: PagePointer, forward: bool, units_max: u32) -> UnitRun {
         // Most leaves are as long as this one.
         let step = u32::from(leaf.units).max(1);
-        let is_passed = |count: &u32| {
-            let unit = match forward {
-                true => leaf.unit.checked_sub(count * step),
-                false => leaf.unit.checked_add(count * step),
-            };
-            unit.is_some_and(|unit| self.is_cached(PagePointer { unit, ..leaf }))
+        let at = |count: u32, forward: bool| match forward {
+            true => leaf.unit.checked_add(count * step).filter(|at| *at < self.footer.leaf_units),
+            false => leaf.unit.checked_sub(count * step),
         };
-        let passed = (1..=LEAVES_PASSED_MAX).take_while(is_passed).count() as u32;
-        let ahead = (2 * passed * step).min(units_max);
-        let end = leaf.unit.saturating_add(step);
+        let is_cached = |count: &u32, forward: bool| {
+            at(*count, forward).map(|unit| self.is_cached(PagePointer { unit, ..leaf }))
+        };
+        let passed = (1..=LEAVES_PASSED_MAX).take_while(|it| is_cached(it, !forward) == Some(true));
+        let wanted = (2 * passed.count() as u32).min(units_max / step);
+        let ahead = (1..=wanted).take_while(|it| is_cached(it, forward) == Some(false)).count();
+        let (ahead, end) = (ahead as u32 * step, leaf.unit.saturating_add(step));
         let units = match forward {
             true => leaf.unit..end.saturating_add(ahead).min(self.footer.leaf_units).max(end),
             false => leaf.unit.saturating_sub(ahead)..end,

@@ -406,8 +406,8 @@ fn twice_as_many_leaves_as_have_been_passed_are_read_ahead() {
         let piece = table.leaves_ahead(leaf(unit), true, 32);
         pieces.push(piece.units.len());
         unit = piece.units.end;
-        let count = fetch_runs(vec![piece], PageClass::Leaf, true).unwrap();
-        assert_eq!(count as usize, pieces[pieces.len() - 1]);
+        let fetched = fetch_runs(vec![piece], PageClass::Leaf).unwrap();
+        assert_eq!(fetched.pages as usize, pieces[pieces.len() - 1]);
     }
     assert_eq!(pieces, [1, 3, 9, 27, 33, 33]);
     // Backwards, with little memory, and at the ends of the leaves.
@@ -417,12 +417,17 @@ fn twice_as_many_leaves_as_have_been_passed_are_read_ahead() {
     assert_eq!(table.leaves_ahead(leaf(unit), true, 4).units, unit..unit + 5);
     let fetch = |units| {
         let run = UnitRun { file: Arc::clone(table.pages()), units };
-        fetch_runs(vec![run], PageClass::Leaf, true).unwrap();
+        fetch_runs(vec![run], PageClass::Leaf).unwrap();
     };
     fetch(1..3);
     assert_eq!(table.leaves_ahead(leaf(0), false, 32).units, 0..1);
     fetch(last - 3..last);
     assert_eq!(table.leaves_ahead(leaf(last), true, 32).units, last..last + 1);
+    // What is cached is not read again.
+    fetch(300..317);
+    fetch(318..350);
+    assert_eq!(table.leaves_ahead(leaf(317), true, 32).units, 317..318);
+    assert_eq!(table.leaves_ahead(leaf(317), false, 32).units, 317..318);
 }
 
 #[test]

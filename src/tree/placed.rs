@@ -14,9 +14,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
-use crate::cache::{
-    PageClass, PageMiss, PagePointer, ReadContext, UnitRun, fetch_misses, fetch_runs,
-};
+use crate::cache::{PageClass, PageMiss, PagePointer, ReadContext, fetch_misses, fetch_runs};
 use crate::table::{BlobPointer, Hole, HoleAt, Table};
 
 /// Room for values that a cursor keeps from key to key.
@@ -423,21 +421,20 @@ impl PlacedCursor {
             return;
         }
         let is_pass = self.passed > KEYS_AHEAD_MAX;
-        self.ahead = match is_pass {
-            true => self.passed.min(keys.len()),
-            false => (self.ahead * 2).clamp(1, KEYS_AHEAD_MAX),
+        self.ahead = (self.ahead * 2).clamp(1, KEYS_AHEAD_MAX);
+        let wanted = |ahead: usize| match forward {
+            true => key..self.useful.end.min(key + ahead),
+            false => self.useful.start.max((key + 1).saturating_sub(ahead))..key + 1,
         };
-        let Range { start, end } = self.useful;
-        let wanted = match forward {
-            true => key..end.min(key + self.ahead),
-            false => start.max((key + 1).saturating_sub(self.ahead))..key + 1,
-        };
-        if !is_pass {
-            self.fetch(wanted);
-        } else if self.fetch_ahead(wanted, forward).is_err() {
-            // One page that cannot be read would take those before it along, again and again.
+        if is_pass {
+            if self.fetch_ahead(wanted(self.passed.min(keys.len())), forward) {
+                return;
+            }
+            // One page that cannot be read would take others along again and again.
             self.passed = 0;
         }
+        let wanted = wanted(self.ahead);
+        self.fetch(wanted);
     }
 
     /// Reads the pages of keys together, if there are several that are not cached.
@@ -453,36 +450,50 @@ impl PlacedCursor {
         }
     }
 
-    /// Reads the pages of keys that are not cached, and what their tables have next in a direction. All tables of the run
-    /// together read no more ahead than there is memory for until it is used.
-    fn fetch_ahead(&self, keys: Range<usize>, forward: bool) -> Result<()> {
-        let mut parts = keys.clone().flat_map(|key| self.run.keys.parts(key));
-        let Some(files) = parts.next().map(|part| self.run.table(part).pages().files()) else {
-            return Ok(());
-        };
-        // No lease is more than a quarter, and pages that have been used are kept before those that have not.
+    /// Reads the pages of keys that are not cached, and what their tables have next in a direction: no more than there is
+    /// memory for until it is used. Returns false if they were not all read.
+    fn fetch_ahead(&self, keys: Range<usize>, forward: bool) -> bool {
+        let all = &self.run.keys;
+        let Some(table) = all.tables.first() else { return true };
+        let files = table.pages().files();
+        // Pages that have been used are kept before those that have not. No lease is more than a quarter.
         let cached = files.cache.capacity_bytes() as usize / 32;
-        let memory = (files.read_ahead.bytes_max() / 4).min(cached);
-        let units_max = memory / UNIT_BYTES / self.run.keys.tables.len().max(1);
-        let units_max = units_max.min(UNITS_AHEAD_MAX) as u32;
-        let parts = keys.flat_map(|key| self.run.keys.parts(key));
-        let misses = parts.filter_map(|part| Some((part, self.run.missing(part)?)));
-        let mut last = None;
-        let misses = misses.filter(|(_, miss)| {
-            let is_new = last != Some((miss.file.id(), miss.pointer));
-            last = Some((miss.file.id(), miss.pointer));
-            is_new
+        let units_max = (files.read_ahead.bytes_max() / 8).min(cached) / UNIT_BYTES;
+        // Another run goes on at the end of this one, but not at the end of the iterator.
+        let goes_on = match forward {
+            true => keys.end < self.useful.end || keys.end == all.len(),
+            false => keys.start > self.useful.start || keys.start == 0,
+        };
+        let units_ahead = match goes_on {
+            true => (units_max / all.tables.len()).min(UNITS_AHEAD_MAX) as u32,
+            false => 0,
+        };
+        let (mut runs, mut last) = (Vec::new(), None);
+        let (mut units, mut parts) = (0, 0);
+        let nearest_first = (0..keys.len()).map(|step| match forward {
+            true => keys.start + step,
+            false => keys.end - 1 - step,
         });
-        let runs: Vec<UnitRun> = misses
-            .map(|(part, miss)| self.run.table(part).leaves_ahead(miss.pointer, forward, units_max))
-            .collect();
+        for part in nearest_first.flat_map(|key| all.parts(key)) {
+            let Some(PageMiss { file, pointer, .. }) = self.run.missing(part) else { continue };
+            if last.replace((file.id(), pointer)) == Some((file.id(), pointer)) {
+                continue;
+            }
+            // As many keys as without a pass are always worth it.
+            if parts >= KEYS_AHEAD_MAX && units >= units_max {
+                break;
+            }
+            parts += 1;
+            units += usize::from(pointer.units);
+            runs.push(self.run.table(part).leaves_ahead(pointer, forward, units_ahead));
+        }
         // Whoever needs a leaf alone reads it itself, with the next one if an entry goes on there.
         if runs.iter().map(|run| run.units.len()).sum::<usize>() <= 1 {
-            return Ok(());
+            return true;
         }
-        let read = fetch_runs(runs, PageClass::Leaf, forward)?;
-        self.context.pages_read.set(self.context.pages_read.get() + read);
-        Ok(())
+        let Ok(fetched) = fetch_runs(runs, PageClass::Leaf) else { return false };
+        self.context.pages_read.set(self.context.pages_read.get() + fetched.pages);
+        fetched.is_whole
     }
 
     /// Moves to a key, or the next one that has versions: to its newest version, or its oldest.

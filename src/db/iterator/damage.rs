@@ -61,6 +61,11 @@ impl Inner {
                 None => return Err(error),
             }
             *self.careful(end) = true;
+            // What comes behind the damage is not read ahead as far as what came before it.
+            match end {
+                End::Front => self.front.passed = 0,
+                End::Back => self.back.passed = 0,
+            }
             match self.advance(end) {
                 Ok(is_there) => return Ok(is_there),
                 Err(again) => error = again,
