@@ -19,7 +19,7 @@ thread_local! {
     static FLUSHED_LINES: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How slow the emulated memory is.
+/// How slow the emulated memory is. The default is as fast as the other region.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Latency {
     /// The delay of a fence that waits for at least one line.
@@ -91,8 +91,20 @@ impl Region for Emulated {
         }
     }
 
+    fn used(&self, word: usize) {
+        self.region.used(word);
+    }
+
     fn grow(&self, words: usize) -> Result<()> {
         self.region.grow(words)
+    }
+
+    fn give_back(&self, words: Range<usize>) -> bool {
+        self.region.give_back(words)
+    }
+
+    fn have_again(&self, words: Range<usize>) -> Result<()> {
+        self.region.have_again(words)
     }
 
     fn path(&self) -> &Path {

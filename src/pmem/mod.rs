@@ -10,7 +10,6 @@
 //! 2. A structure in a region is correct if it is correct in every state in which each line holds a prefix of the
 //!    stores to it since the last fence before which it was flushed. `simulated` builds these states.
 
-#[cfg(test)]
 mod emulated;
 mod heap;
 mod mapped;
@@ -18,6 +17,7 @@ mod residency;
 #[cfg(test)]
 pub(crate) mod simulated;
 
+pub(crate) use emulated::{Emulated, Latency};
 pub(crate) use heap::HeapRegion;
 pub(crate) use mapped::MappedRegion;
 
@@ -104,7 +104,6 @@ pub(crate) fn persist(region: &dyn Region, words: Range<usize>) {
 }
 
 /// The cache lines that contain `words`.
-#[cfg(test)]
 pub(crate) fn lines(words: &Range<usize>) -> Range<usize> {
     words.start / LINE_WORDS..words.end.div_ceil(LINE_WORDS)
 }

@@ -21,7 +21,7 @@ use crate::base::ids::{FileId, Seqno};
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::cache::{DataFiles, FileType};
 use crate::location_index::{LocationIndex, load_note, store_note};
-use crate::pmem::{HeapRegion, MappedRegion};
+use crate::pmem::{Emulated, HeapRegion, Latency, MappedRegion, Region};
 use crate::tree::TreeContext;
 use crate::vfs::{Access, SharedMap, Sharing, Vfs};
 
@@ -95,8 +95,17 @@ pub(super) fn open(
             None => return Err(Error::invalid("no addresses are left for an index")),
         }
     };
-    let index = LocationIndex::create(Arc::new(region), 0)?;
+    let index = LocationIndex::create(with_latency(context, Arc::new(region)), 0)?;
     Ok(OpenedIndex { index, file: None, found: None })
+}
+
+/// The region, or one that is slower, if the options say so.
+fn with_latency(context: &TreeContext, region: Arc<dyn Region>) -> Arc<dyn Region> {
+    let latency = Parameters::new(&context.options()).latency;
+    match latency == Latency::default() {
+        true => region,
+        false => Arc::new(Emulated::new(region, latency, Arc::clone(&context.clock))),
+    }
 }
 
 fn open_file(
@@ -126,6 +135,7 @@ fn open_file(
         lacks: AtomicBool::new(false),
         is_closed: AtomicBool::new(false),
     };
+    let memory = with_latency(context, Arc::<MappedRegion>::clone(&region));
     let identity = files.hasher.hash(&context.keyspace.0.to_le_bytes()) & NOTE_MASK;
     // Zero: the system does not say.
     let mount = files.vfs.mount_number(files.dir()).unwrap_or(0) & NOTE_MASK;
@@ -143,10 +153,9 @@ fn open_file(
         begin(OPEN)?;
         let mut live = BTreeMap::new();
         let mut visit = |table: u32| *live.entry(table).or_default() += 1;
-        let opened =
-            LocationIndex::open(Arc::<MappedRegion>::clone(&region), identity, &mut |location| {
-                visit(location.table)
-            });
+        let opened = LocationIndex::open(Arc::clone(&memory), identity, &mut |location| {
+            visit(location.table)
+        });
         let numbers: BTreeSet<u32> = records.keys().copied().collect();
         // What is not in the index was in memory alone.
         if let Ok(Some((index, has))) = opened
@@ -161,7 +170,7 @@ fn open_file(
         return Ok(None);
     }
     begin(UNTRUSTED)?;
-    let index = LocationIndex::create(region, identity)?;
+    let index = LocationIndex::create(memory, identity)?;
     Ok(Some(OpenedIndex { index, file: Some(file), found: None }))
 }
 

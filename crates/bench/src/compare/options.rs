@@ -132,16 +132,25 @@ pub enum Preset {
     PaperTph,
     /// The same with values of 50 to 51,200 bytes, up to 2 GiB in all: loads and YCSB C
     PaperTphValues,
+    /// SLM-DB's setting: its index in a file and in emulated persistent memory, beside LevelDB and RocksDB; 4 million pairs of
+    /// 20 + 1024 bytes with half as much memory; loads, reads, scans, YCSB
+    PaperSlm,
+    /// The same with values of 1 to 64 KiB, up to 4 GiB in all: loads, reads and scans
+    PaperSlmValues,
 }
 
 /// `paper-memory`, in percent of the data.
 const MEMORY_PERCENTS: [u64; 5] = [5, 10, 25, 50, 100];
 /// `paper-size`, as parts of the records.
 const RECORD_PARTS: [u64; 4] = [8, 4, 2, 1];
-/// `paper-tph-values`, in bytes.
-const VALUE_BYTES: [u64; 6] = [50, 200, 1024, 4096, 16_384, 51_200];
-/// The data of each of its runs; `--records` is the most.
-const VALUES_DATA_BYTES: u64 = 2 << 30;
+/// `paper-tph-values` and `paper-slm-values`, in bytes.
+const TPH_VALUE_BYTES: [u64; 6] = [50, 200, 1024, 4096, 16_384, 51_200];
+const SLM_VALUE_BYTES: [u64; 4] = [1024, 4096, 16_384, 65_536];
+/// The data of each of their runs; `--records` is the most.
+const TPH_VALUES_DATA_BYTES: u64 = 2 << 30;
+const SLM_VALUES_DATA_BYTES: u64 = 4 << 30;
+/// SLM-DB's evaluation has as much memory for the data (section 6.1).
+const SLM_MEMORY_PART: u64 = 2;
 
 /// The settings of a preset.
 struct Defaults {
@@ -248,6 +257,30 @@ impl Preset {
                 seconds: 8.0,
                 ..usual
             },
+            Some(Preset::PaperSlm) => Defaults {
+                engines: "spinney:slm,spinney:slm-pm500,leveldb,rocksdb",
+                workloads: "load,get,scan5,scan10,scan50,scan100,fullscan,a,b,c,f,d,reload,e",
+                records: 4_000_000,
+                key_bytes: 20,
+                value_bytes: 1024,
+                memory: (4_000_000 * 1044) / SLM_MEMORY_PART,
+                memtable: Some(64 << 20),
+                apart: true,
+                seconds: 10.0,
+                ..usual
+            },
+            Some(Preset::PaperSlmValues) => Defaults {
+                engines: "spinney:slm,spinney:slm-pm500,leveldb,rocksdb",
+                workloads: "load,get,scan100,fullscan",
+                records: 4_000_000,
+                key_bytes: 20,
+                value_bytes: 1024,
+                memory: SLM_VALUES_DATA_BYTES / SLM_MEMORY_PART,
+                memtable: Some(64 << 20),
+                apart: true,
+                seconds: 10.0,
+                ..usual
+            },
         }
     }
 }
@@ -331,15 +364,19 @@ impl CompareOptions {
             Some(Preset::PaperSize) => {
                 RECORD_PARTS.map(|part| Size { records: records / part, ..size }).to_vec()
             }
-            Some(Preset::PaperTphValues) if self.value_bytes.is_some() => {
-                return Err("--preset paper-tph-values sets the sizes of values".into());
+            Some(Preset::PaperTphValues | Preset::PaperSlmValues) if self.value_bytes.is_some() => {
+                return Err("paper-tph-values and paper-slm-values set the sizes of values".into());
             }
-            Some(Preset::PaperTphValues) => {
-                let of = |value_bytes| {
-                    let most = VALUES_DATA_BYTES / (key_bytes + value_bytes);
-                    Size { records: records.min(most), value_bytes, ..size }
+            Some(preset @ (Preset::PaperTphValues | Preset::PaperSlmValues)) => {
+                let (values, data_bytes) = match preset {
+                    Preset::PaperTphValues => (&TPH_VALUE_BYTES[..], TPH_VALUES_DATA_BYTES),
+                    _ => (&SLM_VALUE_BYTES[..], SLM_VALUES_DATA_BYTES),
                 };
-                VALUE_BYTES.map(of).to_vec()
+                let of = |value_bytes: &u64| {
+                    let most = data_bytes / (key_bytes + value_bytes);
+                    Size { records: records.min(most), value_bytes: *value_bytes, ..size }
+                };
+                values.iter().map(of).collect()
             }
             _ => vec![size],
         };

@@ -10,8 +10,10 @@ use super::{Compression, Durability, Engine, Result, Session, Settings};
 
 /// Kinds with something switched off: filters of tables, seeks into several tables at once, the merging
 /// of what has been sought too much, more than one table in a guard (PebblesDB-1 of its slides), or more than one large
-/// piece in a leaf (the single tier of CompassDB's paper). And `tph` with the paper's perfect hash functions.
-const VARIANTS: [&str; 11] = [
+/// piece in a leaf (the single tier of CompassDB's paper). `tph` with the paper's perfect hash functions. And `slm` with
+/// other thresholds, without a way to choose what to merge, or with an index in emulated persistent memory: as slow as the
+/// number of nanoseconds and the bandwidth say.
+const VARIANTS: [&str; 19] = [
     "stb-serial",
     "stb-noseek",
     "flsm-nofilter",
@@ -23,6 +25,14 @@ const VARIANTS: [&str; 11] = [
     "tph-onelevel",
     "tph-blobs",
     "tph-onelevelblobs",
+    "slm-noseek",
+    "slm-noleafscans",
+    "slm-live60",
+    "slm-live80",
+    "slm-pm300",
+    "slm-pm500",
+    "slm-pm900",
+    "slm-pm500x2gb",
 ];
 
 pub(super) fn configurations() -> Vec<&'static str> {
@@ -70,6 +80,13 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
         "onelevel" => options = one_level(options),
         "blobs" => options = options.blob_bytes_min(BLOB_BYTES_MIN),
         "onelevelblobs" => options = one_level(options).blob_bytes_min(BLOB_BYTES_MIN),
+        "noleafscans" => options = options.leaf_scans(false),
+        "live60" => options = options.live_percent_min(60),
+        "live80" => options = options.live_percent_min(80),
+        "pm300" => options = options.emulated_memory(300, 0),
+        "pm500" => options = options.emulated_memory(500, 0),
+        "pm900" => options = options.emulated_memory(900, 0),
+        "pm500x2gb" => options = options.emulated_memory(500, 2 << 10),
         _ => {}
     }
     let keyspace = db.keyspace("bench", options).map_err(text)?;
