@@ -100,13 +100,14 @@ impl Store {
         }
     }
 
-    /// Waits until the store finds nothing more to do and its data files stay as they are: ten seconds on a machine
-    /// that has nothing else to do.
+    /// Waits until the store finds nothing more to do and its data files stay as they are. It flushes: three seconds after
+    /// the last write the store would, and its merges then were at work while their space was measured.
     fn rest(&self) {
         self.rest_for(Duration::from_secs(2));
     }
 
     fn rest_for(&self, unchanged: Duration) {
+        self.keyspace.flush().expect("a flush");
         self.db.wait_idle().expect("an idle store");
         let started = Instant::now();
         let mut since = (0, started);
@@ -142,16 +143,12 @@ impl Store {
     /// Rests, and judges what the data files take and what is said to be live.
     fn judge(&self, case: &str) {
         self.rest();
-        self.judge_space(case, self.truth());
-    }
-
-    fn judge_space(&self, case: &str, truth: u64) {
         let bytes = data_bytes(self.dir.path());
+        let live = self.db.stats().keyspaces[0].live_bytes;
+        let truth = self.truth();
         let most = truth as f64 * 1.4 + self.allowed() as f64;
         let times = bytes.saturating_sub(self.allowed()) as f64 / truth.max(1) as f64;
         assert!(bytes as f64 <= most, "{case}: {bytes} bytes at rest, {times:.2} times {truth}");
-        self.keyspace.flush().expect("a flush");
-        let live = self.db.stats().keyspaces[0].live_bytes;
         let off = live.abs_diff(truth);
         // A page or two are a tenth of very little.
         assert!(off <= truth / 10 + 16384, "{case}: {live} bytes are said to be live of {truth}");

@@ -21,7 +21,7 @@ use super::node_builder::{Measure, NodeBuilder, common_prefix};
 use super::page_kind;
 use super::properties::{BlobReference, Origin, Properties};
 use super::reader::Table;
-use super::sample::{KeySample, KeySampler};
+use super::sample::{KeySample, KeySampler, SampleLimit};
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
@@ -81,8 +81,8 @@ pub(crate) struct TableOptions {
     pub(crate) creation: u64,
     /// The table's filter.
     pub(crate) filter: TableFilter,
-    /// The largest number of keys in the table's sample.
-    pub(crate) sample_keys: usize,
+    /// The number of keys in the table's sample.
+    pub(crate) sample_limit: SampleLimit,
     /// The origin of the table.
     pub(crate) origin: Option<Arc<Origin>>,
 }
@@ -93,7 +93,7 @@ impl Default for TableOptions {
             compression: Compression::None,
             creation: 0,
             filter: TableFilter::None,
-            sample_keys: 256,
+            sample_limit: SampleLimit::keys(256),
             origin: None,
         }
     }
@@ -193,7 +193,7 @@ impl TableBuilder {
                 TableFilter::Listed => None,
             },
             list: (options.filter == TableFilter::Listed).then(KeyList::default),
-            sampler: KeySampler::new(options.sample_keys),
+            sampler: KeySampler::new(options.sample_limit),
             last_key: Vec::new(),
             page: Vec::new(),
         })
@@ -523,7 +523,7 @@ impl TableBuilder {
             self.properties.last_key.pop();
         }
         self.properties.blobs = self.blob_references.into_values().collect();
-        self.properties.sample = self.sampler.finish();
+        self.properties.sample = self.sampler.finish(self.properties.entry_bytes());
         let blobs: Result<Vec<_>> =
             self.properties.blobs.iter().map(|blob| self.blobs.open(blob.file)).collect();
         let mut encoded = self.properties.encode();

@@ -10,7 +10,7 @@ use super::leaf_cursor::{LeafCursor, Placed};
 use super::node::{FLAG_CONTINUES, FLAG_SPLIT, KIND_BITS, Node, REST_TAG, Shape};
 use super::node_builder::{NodeBuilder, common_prefix};
 use super::properties::{BlobReference, Origin, Properties};
-use super::sample::KeySampler;
+use super::sample::{KeySampler, SampleLimit};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::Error;
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
@@ -168,12 +168,12 @@ fn the_footer_example() {
 #[test]
 fn the_properties_example() {
     let payload = example(TABLE, "### Example: properties");
-    let mut sampler = KeySampler::new(2);
+    let mut sampler = KeySampler::new(SampleLimit::keys(2));
     sampler.add_key(0x2c << 32, 0, (3, 21), EntryKind::PutBlob, 50_000);
     sampler.add_key(0x9000 << 32, 2, (3, 100), EntryKind::Put, 0);
     sampler.add_key(0x15 << 32, 3, (5, 50), EntryKind::Put, 0);
     sampler.add_version((5, 50), EntryKind::Put, 0);
-    let sample = sampler.finish();
+    let sample = sampler.finish(0);
     let properties = Properties {
         first_key: b"ash".to_vec(),
         last_key: b"yew".to_vec(),

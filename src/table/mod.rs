@@ -69,7 +69,7 @@ pub(crate) use key_list::{KeyList, ListedKey};
 pub(crate) use properties::Origin;
 pub(crate) use reader::Table;
 pub(crate) use salvage::{LostPart, TableSalvage};
-pub(crate) use sample::{KeySample, SAMPLE_ALL, SampledKey, folded_bytes};
+pub(crate) use sample::{KeySample, SAMPLE_ALL, SampleLimit, SampledKey, folded_bytes};
 pub(crate) use scan::TableScan;
 
 /// The page kinds of table and blob files. On disk: never renumber.

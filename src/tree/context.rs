@@ -8,6 +8,7 @@ use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::Ordering;
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, Ticket};
+use crate::table::SampleLimit;
 
 /// How many keys all tables' samples should have together.
 const SAMPLE_KEYS_ALL: u64 = 8192;
@@ -15,8 +16,12 @@ const SAMPLE_KEYS_ALL: u64 = 8192;
 const SAMPLE_KEYS_MIN: u64 = 64;
 /// The same where memory is scarce.
 const SAMPLE_KEYS_SCARCE: u64 = 16;
-/// How many it may have in a tree of few tables, however small memtables are.
+/// How many it may have in a tree of few tables, however small it is.
 const SAMPLE_KEYS_FEW: u64 = 256;
+/// The same of a large table.
+const SAMPLE_KEYS_MAX: u64 = 1024;
+/// A table has a key for each so many bytes, at least, if the tree has few tables: its sample is a small part of it.
+const SAMPLE_KEY_BYTES: u64 = 1024;
 
 impl TreeContext {
     /// The options as they are now. A piece of work asks once, and so sees options of one moment.
@@ -36,14 +41,24 @@ impl TreeContext {
         }
     }
 
-    /// The most keys that the sample of a new table should have: a tree of few tables needs more of each, and so does one
-    /// of which a few keys hold most.
-    pub(super) fn sample_keys(&self) -> usize {
+    /// The number of keys that the sample of a new table should have: a tree of few tables needs more of each, and so does
+    /// one of which a few keys hold most. Where memtables are small, merged tables are larger than those.
+    pub(super) fn sample_limit(&self) -> SampleLimit {
         let times = self.counters.sample_times.load(Ordering::Relaxed).max(1);
-        let most = (self.options().memtable_bytes >> 10).clamp(SAMPLE_KEYS_FEW, 1024);
+        let few = (self.options().memtable_bytes / SAMPLE_KEY_BYTES)
+            .clamp(SAMPLE_KEYS_FEW, SAMPLE_KEYS_MAX);
         let tables = self.counters.tables.load(Ordering::Relaxed);
-        let keys = (times * SAMPLE_KEYS_ALL / (tables + 1)).clamp(SAMPLE_KEYS_MIN, times * most);
-        ((keys as f64 * self.sample_share()) as u64).max(SAMPLE_KEYS_SCARCE) as usize
+        let share = self.sample_share();
+        let keys = |most: u64| {
+            let keys =
+                (times * SAMPLE_KEYS_ALL / (tables + 1)).clamp(SAMPLE_KEYS_MIN, times * most);
+            ((keys as f64 * share) as u64).max(SAMPLE_KEYS_SCARCE) as usize
+        };
+        SampleLimit {
+            keys_min: keys(few),
+            keys_max: keys(SAMPLE_KEYS_MAX),
+            bytes_per_key: (SAMPLE_KEY_BYTES as f64 / (times as f64 * share).max(0.01)) as u64,
+        }
     }
 
     /// For what part of the keys that would be sampled, and followed, there is memory.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::base::ids::Seqno;
-use crate::table::{BlobFiles, BlobWriter, TableBuilder, TableOptions};
+use crate::table::{BlobFiles, BlobWriter, SampleLimit, TableBuilder, TableOptions};
 use crate::tree::edits::tests::data_files;
 use crate::tree::range::table_part;
 use crate::tree::test_support::{key_of, table_of};
@@ -52,7 +52,11 @@ fn overwrites_and_deletes_across_tables_are_not_live() {
 fn a_few_large_values_do_not_mislead_where_nothing_is_dead() {
     let files = data_files();
     let load = |age: u64, keys: std::ops::Range<u64>| {
-        let options = TableOptions { creation: age, sample_keys: 256, ..TableOptions::default() };
+        let options = TableOptions {
+            creation: age,
+            sample_limit: SampleLimit::keys(256),
+            ..TableOptions::default()
+        };
         let mut table = TableBuilder::new(&files, &BlobFiles::new(&files), options).unwrap();
         for key in keys {
             let value = if key % 997 == 0 { vec![7; 60_000] } else { vec![7; 20] };
@@ -84,7 +88,8 @@ fn a_few_large_values_do_not_mislead_where_nothing_is_dead() {
 fn keys_of_many_versions_say_nothing_of_the_others() {
     let files = data_files();
     for hot in 0..40 {
-        let options = TableOptions { sample_keys: 256, ..TableOptions::default() };
+        let options =
+            TableOptions { sample_limit: SampleLimit::keys(256), ..TableOptions::default() };
         let mut table = TableBuilder::new(&files, &BlobFiles::new(&files), options).unwrap();
         for key in 0..10_000 {
             let versions = if key == hot * 250 { 20_000 } else { 1 };

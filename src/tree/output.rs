@@ -90,7 +90,7 @@ impl TableOutput {
             compression: chosen.compression,
             creation,
             filter,
-            sample_keys: context.sample_keys(),
+            sample_limit: context.sample_limit(),
             origin: Some(Arc::clone(&chosen.origin)),
         };
         Ok(TableOutput {
