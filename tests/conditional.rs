@@ -487,6 +487,40 @@ fn a_flush_of_other_keys_is_no_write_to_the_key() {
     }
 }
 
+/// A conditional write whose key somebody else had written to meanwhile wrote its blob file again. Beside somebody who writes
+/// to that key again and again, it hardly ever got ahead: to write a file takes longer than that one pauses.
+#[test]
+fn a_large_value_is_written_once_however_often_its_write_is_tried() {
+    const VALUE: usize = 256 << 10;
+    const WRITES: u64 = 20;
+    let (db, items) = new(TreeKind::Stb);
+    items.put("key", "value").unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                items.put("key", "value").unwrap();
+                thread::sleep(std::time::Duration::from_micros(20));
+            }
+        });
+        for write in 0..WRITES {
+            if write % 2 == 0 {
+                assert!(items.update_if_present("key", [7; VALUE]).unwrap());
+                continue;
+            }
+            let mut batch = db.batch();
+            batch.require_present(&items, "key");
+            batch.put(&items, "other", [8; VALUE]);
+            batch.commit().unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let written = db.stats().flush.written_bytes;
+    let values = WRITES * VALUE as u64;
+    assert!(written < values + values / 5, "{written} bytes of {values}");
+    assert!(*items.get("other").unwrap().unwrap() == [8; VALUE]);
+}
+
 fn increment_byte(found: Option<&[u8]>) -> Update {
     Update::Put(vec![found.map_or(0, |found| found[0]) + 1])
 }

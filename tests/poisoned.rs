@@ -68,3 +68,31 @@ fn a_refusal_that_poisons_is_not_told_as_one() {
     let idle = db.wait_idle().unwrap_err();
     assert!(matches!(idle, Error::Poisoned { .. }), "{idle:?}");
 }
+
+/// Of a store that is poisoned, the first conditional write that would have written nothing said so, and later ones did
+/// not: only the first looked.
+#[test]
+fn conditional_writes_of_a_poisoned_store_fail_alike() {
+    for used_before in [false, true] {
+        let vfs = WatchedVfs::new(MemoryVfs::new());
+        let db = Database::builder(store_path()).vfs(Arc::new(vfs.clone())).open().unwrap();
+        let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+        keyspace.put("key", "value").unwrap();
+        if used_before {
+            assert!(!keyspace.insert_if_absent("key", "other").unwrap());
+        }
+        vfs.fail(Calls::MappedSyncs, 1, u64::MAX, ErrorKind::Other);
+        db.sync().unwrap_err();
+        for _ in 0..2 {
+            let refused = keyspace.insert_if_absent("key", "other").unwrap_err();
+            assert!(matches!(refused, Error::Poisoned { .. }), "{refused:?}");
+            let refused = keyspace.take("absent").unwrap_err();
+            assert!(matches!(refused, Error::Poisoned { .. }), "{refused:?}");
+            let mut batch = db.batch();
+            batch.require_present(&keyspace, "key");
+            let refused = batch.commit().unwrap_err();
+            assert!(matches!(refused, Error::Poisoned { .. }), "{refused:?}");
+        }
+        assert_eq!(keyspace.get("key").unwrap().unwrap(), b"value");
+    }
+}

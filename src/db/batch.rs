@@ -299,10 +299,12 @@ impl Batch {
     /// keys since then when all are locked, they hold together.
     fn write_if(&self, store: &Arc<OpenStore>) -> Result<()> {
         Contained::refuse_inside("a batch with conditions")?;
+        store.check_writable()?;
         for required in &self.required {
             store.guard(&self.keyspaces[required.keyspace])?;
         }
         let mut conditions = Vec::with_capacity(self.required.len());
+        let mut values = None;
         loop {
             conditions.clear();
             for required in &self.required {
@@ -311,7 +313,7 @@ impl Batch {
             hold_open(Bug::ConditionNotVerified, 16);
             hold_open(Bug::ConditionSeesActiveOnly, 16);
             hold_open(Bug::ConditionIgnoresFlush, 16);
-            if store.commit_if(|| self.operations(), self.durability, &conditions)? {
+            if store.commit_if(|| self.operations(), self.durability, &conditions, &mut values)? {
                 return Ok(());
             }
         }

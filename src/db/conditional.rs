@@ -327,14 +327,19 @@ impl Keyspace {
         Contained::refuse_inside("a conditional write")?;
         let (store, keyspace) = (self.store(), self.state());
         check_sizes(key, &[])?;
+        // Also if nothing will be written: what a poisoned store answers depends on no earlier write.
+        store.check_writable()?;
         store.guard(keyspace)?;
-        let mut decided = None;
+        let (mut decided, mut values) = (None, None);
         loop {
             let (found, since) = read::newest(store, keyspace, key, reads == Reads::Presence)?;
-            // What has only left the memtables is found again, and what was decided of it stands.
+            // What has only left the memtables is found again, and what was decided of it is kept.
             let made = match decided.take() {
                 Some((before, made)) if before == found => made,
-                _ => decision(found.as_ref()),
+                _ => {
+                    values = None;
+                    decision(found.as_ref())
+                }
             };
             let (kind, value) = match &made {
                 Decision::Keep => return Ok(found),
@@ -346,7 +351,8 @@ impl Keyspace {
             hold_open(Bug::ConditionIgnoresFlush, 16);
             let operation = Operation { keyspace, kind, key, value };
             let condition = Condition { keyspace, key, since };
-            if store.commit_if(|| std::iter::once(operation), durability, &[condition])? {
+            let operations = || std::iter::once(operation);
+            if store.commit_if(operations, durability, &[condition], &mut values)? {
                 return Ok(found);
             }
             decided = Some((found, made));

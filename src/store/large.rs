@@ -30,9 +30,11 @@ fn marked<'a>(
 }
 
 /// The large values of a batch, in blob files.
-pub(super) struct LargeValues {
+pub(crate) struct LargeValues {
     /// Ascending by id, since one thread has made them.
     blobs: Vec<Arc<BlobFile>>,
+    /// The numbers of their operations in the batch, ascending.
+    numbers: Vec<u32>,
     /// In the order of their operations.
     pointers: Vec<Vec<u8>>,
 }
@@ -67,14 +69,19 @@ impl LargeValues {
             store.files.vfs.sync_dir(store.files.dir())?;
         }
         store.counters.blob_direct_bytes.add(bytes);
-        Ok(LargeValues { blobs, pointers })
+        Ok(LargeValues { blobs, numbers: large.to_vec(), pointers })
+    }
+
+    /// Whether they are those of the operations with these numbers. When a batch is tried again, others may be large, since
+    /// options may change: what it takes was counted with those.
+    pub(super) fn are_those_of(&self, large: &[u32]) -> bool {
+        self.numbers == large
     }
 
     /// The batch's operations as journal and memtable hold them.
     pub(super) fn replace<'s, 'a: 's>(
         &'s self,
         operations: impl Iterator<Item = Operation<'a>>,
-        large: &[u32],
     ) -> Vec<Operation<'s>> {
         let mut pointers = self.pointers.iter();
         let stored = |(operation, is_large): (Operation<'a>, bool)| -> Operation<'s> {
@@ -84,7 +91,7 @@ impl LargeValues {
                 _ => operation,
             }
         };
-        marked(operations, large).map(stored).collect()
+        marked(operations, &self.numbers).map(stored).collect()
     }
 
     /// Keeps the file that an entry of this kind points to for the memtable that gets the entry.

@@ -89,15 +89,17 @@ impl Store {
     where
         I: Iterator<Item = Operation<'a>>,
     {
-        self.commit_if(operations, durability, &[]).map(|_| ())
+        self.commit_if(operations, durability, &[], &mut None).map(|_| ())
     }
 
     /// The same if all `conditions` hold; else nothing is written, and the answer is no. Their keyspaces are guarded.
+    /// `values` are those that an earlier try has written, of the same operations.
     pub(crate) fn commit_if<'a, I>(
         &self,
         operations: impl Fn() -> I,
         durability: Durability,
         conditions: &'a [Condition<'a>],
+        values: &mut Option<LargeValues>,
     ) -> Result<bool>
     where
         I: Iterator<Item = Operation<'a>>,
@@ -112,7 +114,7 @@ impl Store {
         // Before it holds what others wait for.
         self.wait_for_readers(batch.held);
         let last = if batch.large.is_some() || batch.held >= COUNTED_BYTES_MIN {
-            self.commit_counted(&operations, &mut batch, durability)?
+            self.commit_counted(&operations, &mut batch, durability, values)?
         } else {
             self.admit(&operations, &batch)?;
             self.commit_in_order(&operations, &batch, durability, None)?
@@ -233,6 +235,7 @@ impl Store {
         operations: &impl Fn() -> I,
         batch: &mut Checked<'a>,
         durability: Durability,
+        values: &mut Option<LargeValues>,
     ) -> Result<Option<Seqno>>
     where
         I: Iterator<Item = Operation<'a>>,
@@ -244,14 +247,16 @@ impl Store {
         let Some(large) = &batch.large else {
             return self.commit_in_order(operations, batch, durability, None);
         };
-        if !self.all_hold(batch.conditions)? {
+        values.take_if(|values| !values.are_those_of(large));
+        let values = match values {
+            Some(values) => values,
             // No blob file is written in vain.
-            return Ok(None);
-        }
-        let values = LargeValues::write(self, operations(), large)?;
-        let stored = values.replace(operations(), large);
+            None if !self.all_hold(batch.conditions)? => return Ok(None),
+            None => values.insert(LargeValues::write(self, operations(), large)?),
+        };
+        let stored = values.replace(operations());
         let stored = || stored.iter().copied();
-        self.commit_in_order(&stored, batch, durability, Some(&values))
+        self.commit_in_order(&stored, batch, durability, Some(values))
     }
 
     /// Commits a batch that has been admitted, with its keys locked if need be. `None` if a condition does not hold.
@@ -268,14 +273,18 @@ impl Store {
     {
         if batch.locking.get() == Locking::Needless && batch.conditions.is_empty() {
             let result = self.commit_admitted(operations, batch, durability, values);
-            // A keyspace has been guarded since it was checked.
+            // Otherwise a keyspace has been guarded since it was checked.
             if batch.locking.get() != Locking::Needed {
-                return result.map(Some);
+                return result.map(Some).or_else(|error| self.not_committed(error));
             }
         }
-        self.commit_locked(operations, batch, durability, values)
+        match self.commit_locked(operations, batch, durability, values)? {
+            None => Ok(None),
+            Some(result) => result.map(Some).or_else(|error| self.not_committed(error)),
+        }
     }
 
+    /// The same with its keys locked. What the commit has failed with is returned for whoever holds no lock.
     #[cold]
     fn commit_locked<'a, I>(
         &self,
@@ -283,7 +292,7 @@ impl Store {
         batch: &Checked<'_>,
         durability: Durability,
         values: Option<&LargeValues>,
-    ) -> Result<Option<Seqno>>
+    ) -> Result<Option<Result<Seqno>>>
     where
         I: Iterator<Item = Operation<'a>>,
     {
@@ -304,7 +313,7 @@ impl Store {
             keyspaces.for_each(|keyspace| keyspace.is_guarded.store(false, Ordering::SeqCst));
         }
         drop(locked);
-        result.map(Some)
+        Ok(Some(result))
     }
 
     /// A keyspace has been dropped or guarded since the batch was checked. With the shard locked.
@@ -394,7 +403,7 @@ impl Store {
             let batch = commit::Batch { payload, count: batch.count, durability, own };
             watched(|| self.committer.commit(batch, makes_room, check, apply), half_done)
         };
-        let result = if batch.held >= LARGE_BYTES {
+        if batch.held >= LARGE_BYTES {
             with_parts(operations, commit)
         } else {
             let mut payload = PAYLOAD.with(std::cell::Cell::take);
@@ -408,19 +417,15 @@ impl Store {
                 PAYLOAD.with(|kept| kept.replace(payload));
             }
             result
-        };
-        match result {
-            Ok(last) => Ok(last),
-            Err(error) => self.not_committed(error),
         }
     }
 
-    /// A commit has failed: with what it ends.
+    /// A commit has failed: with what it ends. No key is locked.
     #[cold]
-    fn not_committed(&self, error: Error) -> Result<Seqno> {
+    fn not_committed(&self, error: Error) -> Result<Option<Seqno>> {
         if matches!(error, Error::Full { .. }) {
             if planted(Bug::CommitFullSwallowed) {
-                return Ok(self.committer.visible());
+                return Ok(Some(self.committer.visible()));
             }
             self.flush_for_room();
         }

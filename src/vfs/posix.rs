@@ -343,7 +343,10 @@ impl Vfs for PosixVfs {
             return None;
         }
         let boot = fs::read("/proc/sys/kernel/random/boot_id").ok()?;
-        Some(checksum(status.stx_mnt_id, &boot))
+        // A subvolume, and a snapshot of it, are devices of their own under one mount.
+        let device = (status.stx_dev_major, status.stx_dev_minor);
+        let device = u64::from(device.0) << 32 | u64::from(device.1);
+        Some(checksum(checksum(status.stx_mnt_id, &boot), &device.to_le_bytes()))
     }
 
     fn maps_files(&self) -> bool {
