@@ -87,6 +87,7 @@ impl Choose for Flsm {
         tree: &FlsmTree,
         height: u32,
         range: (&[u8], Option<&[u8]>),
+        _whole: (&[u8], Option<&[u8]>),
     ) -> Result<Option<Plan>> {
         let version = tree.version.load_full();
         match first_unclean(&version.root, height, range) {

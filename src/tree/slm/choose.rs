@@ -116,8 +116,14 @@ impl Choose for Slm {
         tree: &SlmTree,
         _height: u32,
         (lower, upper): (&[u8], Option<&[u8]>),
+        whole: (&[u8], Option<&[u8]>),
     ) -> Result<Option<Plan>> {
         let version = tree.version.load_full();
+        // Of a table that goes on in another part, the rest may be merged there: what is here would stay.
+        let is_here = |table: &Table| {
+            (lower == whole.0 || table.first_key() >= lower)
+                && (upper == whole.1 || upper.is_none_or(|upper| table.last_key() < upper))
+        };
         let mut from = lower.to_vec();
         let upper = upper.map(Key::from);
         let collected = tree.collected_blobs(&version);
@@ -132,8 +138,12 @@ impl Choose for Slm {
             };
             let alone = tables.get(1).is_none_or(|next| next.first_key() > first.last_key());
             if alone && tree.is_clean(first, &collected) {
-                from = first.last_key().to_vec();
-                from.push(0);
+                let behind = Key::from([first.last_key(), &[0][..]].concat());
+                if !is_here(first) {
+                    let end = upper.filter(|upper| *upper < behind).unwrap_or(behind);
+                    return range_plan(&version, &from, Some(&end), &tables[..1]).map(Some);
+                }
+                from = behind.to_vec();
                 continue;
             }
             return range_plan(&version, &from, upper.as_ref(), &tables).map(Some);

@@ -15,6 +15,7 @@ use crate::location_index::LocationIndex;
 use crate::pmem::HeapRegion;
 use crate::tree::options::KeyspaceOptions;
 use crate::tree::placed::RangeReads;
+use crate::tree::range::Key;
 use crate::tree::test_support::{Reader, context, key_of, table_of};
 use crate::tree::versioned::{Choose, Intent, NewFiles, NewTables};
 use crate::tree::{Tree, TreeObserver};
@@ -316,4 +317,33 @@ fn a_search_for_what_a_snapshot_needed_is_repeated_until_it_has_ended() {
         while job.step().unwrap() == Step::Again {}
     }
     assert_eq!(bed.places().superseded(), 0);
+}
+
+/// Two threads compacted two parts of a range. In the one, a table was alone and wholly live, so it stayed. The other merged
+/// what it had there, so the table stayed with what was left of it, and everything else that it had: in 11 of 150 stores
+/// of 20,000 pairs, a compaction left a tenth of them twice.
+#[test]
+fn a_table_in_two_parts_of_a_compaction_stays_in_both_or_in_none() {
+    let mut bed = Bed::new();
+    let first = bed.receive(EntryKind::Put, 0..100);
+    bed.receive(EntryKind::Put, 200..300);
+    let (middle, end) = (key_of(50), key_of(150));
+    let next = |part, whole| Slm::next_uncompacted(&bed.tree, 0, part, whole).unwrap();
+    // As far as anybody compacts, all is as it should be.
+    assert!(next((b"", None), (b"", None)).is_none());
+    assert!(next((b"", Some(&middle)), (b"", Some(&middle))).is_none());
+    assert!(next((&middle, None), (&middle, None)).is_none());
+    // A part of one table, but not of the other.
+    for (lower, upper) in [(&b""[..], Some(&middle)), (&middle, None)] {
+        let part = (lower, upper.map(|upper| &**upper));
+        let plan = next(part, (b"", None)).unwrap();
+        let inputs: Vec<FileId> = plan.inputs.iter().map(|table| table.id()).collect();
+        assert_eq!(inputs, [first.id()]);
+        assert_eq!(&*plan.place.lower, lower);
+        let behind = Key::from([first.last_key(), &[0][..]].concat());
+        assert_eq!(plan.place.upper.as_deref(), Some(upper.map_or(&*behind, |upper| &**upper)));
+    }
+    for part in [(&b""[..], Some(&*end)), (&*end, None)] {
+        assert!(next(part, (b"", None)).is_none());
+    }
 }

@@ -78,7 +78,7 @@ impl Choose for Trunk {
             Choice::Plan(plan) => Ok(Some(plan)),
             Choice::Path(leaf) => tree
                 .flush_range(leaf.range())
-                .and_then(|()| Trunk::next_uncompacted(tree, 0, leaf.range()))
+                .and_then(|()| Trunk::next_uncompacted(tree, 0, leaf.range(), (b"", None)))
                 .inspect_err(|error| tree.note_damage(error, &leaf)),
         }
     }
@@ -142,6 +142,7 @@ impl Choose for Trunk {
         tree: &TrunkTree,
         _height: u32,
         (from, upper): (&[u8], Option<&[u8]>),
+        _whole: (&[u8], Option<&[u8]>),
     ) -> Result<Option<Plan>> {
         let version = tree.version.load_full();
         let mut cursor: Key = Arc::from(from);

@@ -165,7 +165,9 @@ fn a_leaf_is_compacted_beside_damage_in_a_node_to_be_joined() {
     pages.forget_pages();
     let lower = key_of(6000);
     let ended = tree.jobs_ended();
-    let plan = Trunk::next_uncompacted(&tree, 0, (&lower, None)).unwrap().expect("two branches");
+    let plan = Trunk::next_uncompacted(&tree, 0, (&lower, None), (b"", None))
+        .unwrap()
+        .expect("two branches");
     assert_eq!(*plan.place.lower, *lower);
     let mut job = tree.claim(plan, ended).unwrap();
     let done = loop {
@@ -244,7 +246,7 @@ fn inputs_that_a_join_has_parted_are_replaced_all() {
     incorporate(&range(100, 110), EntryKind::Merge, 40);
     incorporate(&range(100, 110), EntryKind::Merge, 30);
     let ended = tree.jobs_ended();
-    let all = Trunk::next_uncompacted(&tree, 0, (b"", None)).unwrap().unwrap();
+    let all = Trunk::next_uncompacted(&tree, 0, (b"", None), (b"", None)).unwrap().unwrap();
     assert_eq!(all.bundles.len(), 4);
     let mut job = tree.claim(all, ended).unwrap();
     let before: Vec<usize> = [0, 7, 100, 109].map(length).to_vec();
@@ -260,7 +262,7 @@ fn inputs_that_a_join_has_parted_are_replaced_all() {
     tree.flush_range((&key_of(1000), Some(&key_of(1010)))).unwrap();
     // Another leaf's compaction ends meanwhile.
     let ended = tree.jobs_ended();
-    let next = Trunk::next_uncompacted(&tree, 0, (&key_of(1000), Some(&key_of(1010))));
+    let next = Trunk::next_uncompacted(&tree, 0, (&key_of(1000), Some(&key_of(1010))), (b"", None));
     let mut other = tree.claim(next.unwrap().unwrap(), ended).unwrap();
     while other.step().unwrap() == Step::Again {}
     drop(other);
@@ -310,11 +312,13 @@ fn a_compaction_of_a_split_leaf_leaves_the_bundles_of_the_next_alone() {
     tree.show(root, Seqno(20));
     let all = keys_of(&tree, 0..200);
     let ended = tree.jobs_ended();
-    let plan = Trunk::next_uncompacted(&tree, 0, (b"", Some(&key_of(50)))).unwrap().unwrap();
+    let plan =
+        Trunk::next_uncompacted(&tree, 0, (b"", Some(&key_of(50))), (b"", None)).unwrap().unwrap();
     let mut job = tree.claim(plan, ended).unwrap();
     tree.flush_range((b"", Some(&key_of(50)))).unwrap();
     let ended = tree.jobs_ended();
-    let next = Trunk::next_uncompacted(&tree, 0, (&key_of(100), None)).unwrap().unwrap();
+    let next =
+        Trunk::next_uncompacted(&tree, 0, (&key_of(100), None), (b"", None)).unwrap().unwrap();
     let mut other = tree.claim(next, ended).unwrap();
     while other.step().unwrap() == Step::Again {}
     drop(other);

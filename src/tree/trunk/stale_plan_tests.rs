@@ -75,11 +75,11 @@ fn a_plan_that_another_job_has_overtaken_is_not_carried_out() {
     let tree = tree(&reader);
     incorporate(&tree, 1, b"a");
     incorporate(&tree, 2, b"b");
-    let first = Trunk::next_uncompacted(&tree, 0, (b"", None)).unwrap().unwrap();
+    let first = Trunk::next_uncompacted(&tree, 0, (b"", None), (b"", None)).unwrap().unwrap();
     let mut first = tree.claim(first, tree.jobs_ended()).unwrap();
     incorporate(&tree, 3, b"c");
     let ended = tree.jobs_ended();
-    let overtaken = Trunk::next_uncompacted(&tree, 0, (b"", None)).unwrap().unwrap();
+    let overtaken = Trunk::next_uncompacted(&tree, 0, (b"", None), (b"", None)).unwrap().unwrap();
     assert_eq!(overtaken.bundles.len(), 3);
     while first.step().unwrap() == Step::Again {}
     drop(first);
@@ -193,7 +193,8 @@ fn wrong_bounds_are_an_error_and_no_endless_loop() {
     let wrong = tree.version_of(Arc::new(root), Seqno(0));
     tree.version.store(Arc::new(wrong));
     assert!(
-        Trunk::next_uncompacted(&tree, 0, (b"", None)).is_err_and(|error| error.is_corruption())
+        Trunk::next_uncompacted(&tree, 0, (b"", None), (b"", None))
+            .is_err_and(|error| error.is_corruption())
     );
     let wrong = tree.version();
     assert!(wrong.runs_at(RangeAt::Key(b"a"), Seqno::MAX).advances(RangeAt::Key(b"a")));

@@ -121,10 +121,12 @@ pub(in crate::tree) trait Choose: VersionedKind {
     fn end_compact(_tree: &VersionedTree<Self>, _range: (&[u8], Option<&[u8]>)) {}
 
     /// The compaction of the first node of a level in the range that is not yet as a full merge leaves it.
+    /// `whole` is all that is compacted. Other threads may be at work in its other parts.
     fn next_uncompacted(
         tree: &VersionedTree<Self>,
         height: u32,
         range: (&[u8], Option<&[u8]>),
+        whole: (&[u8], Option<&[u8]>),
     ) -> Result<Option<Self::Plan>>;
 }
 

@@ -23,6 +23,7 @@ type Range = (Key, Option<Key>);
 /// A compaction of all nodes of a level in a key range.
 pub(in crate::tree) struct Request {
     height: u32,
+    range: Range,
     state: Mutex<State>,
 }
 
@@ -49,9 +50,9 @@ impl State {
 
 impl Request {
     fn new(height: u32, range: Range) -> Request {
-        let (left, failure) = (vec![range], None);
+        let (left, failure) = (vec![range.clone()], None);
         let state = State { left, running: 0, one_at_a_time: false, failure, is_over: false };
-        Request { height, state: Mutex::new(state) }
+        Request { height, range, state: Mutex::new(state) }
     }
 
     /// Whether running jobs are to end.
@@ -69,6 +70,16 @@ impl Request {
         }
     }
 
+    /// The next plan in a part of the range.
+    fn next_in<K: Choose>(
+        &self,
+        tree: &VersionedTree<K>,
+        part: (&[u8], Option<&[u8]>),
+    ) -> Result<Option<K::Plan>> {
+        let (lower, upper) = &self.range;
+        K::next_uncompacted(tree, self.height, part, (lower, upper.as_deref()))
+    }
+
     /// Begins the next job; `None` if there is none, or if others are in the way.
     fn take<K: Choose + Compact>(
         self: &Arc<Self>,
@@ -79,7 +90,7 @@ impl Request {
         while state.takes_jobs() {
             let Some((from, to)) = state.left.get(at).cloned() else { break };
             let ended_before = tree.jobs_ended();
-            let next = K::next_uncompacted(tree, self.height, (&from, to.as_deref()))?;
+            let next = self.next_in(tree, (&from, to.as_deref()))?;
             let Some(plan) = next else {
                 state.left.remove(at);
                 continue;
@@ -115,7 +126,7 @@ impl Request {
         let (first, to) = state.left[at].clone();
         let from = first.clone().max(place.lower.clone());
         let ended_before = tree.jobs_ended();
-        let next = K::next_uncompacted(tree, self.height, (&from, to.as_deref()))?;
+        let next = self.next_in(tree, (&from, to.as_deref()))?;
         let Some(plan) = next.filter(|plan| place.overlaps(self.height, plan.place().range()))
         else {
             return Ok(None);
