@@ -18,8 +18,6 @@ const USUAL_OVERHEAD: f64 = 1.06;
 const ENTRY_OVERHEAD_BYTES: f64 = 10.0;
 /// The bytes of a memtable's table beside its leaves: an index, a filter, properties, a footer.
 const TABLE_OVERHEAD_BYTES: f64 = 5.0 * UNIT_BYTES as f64;
-/// The memtables that a table of a compacted tree holds, about.
-const MERGED_MEMTABLES: u64 = 3;
 /// The most that entries take in pages, over their own bytes: a leaf grows rather than waste more.
 const PAGE_WASTE_MAX: f64 = 1.34;
 
@@ -63,6 +61,8 @@ pub(super) struct Space {
     pub(super) live_keys: u64,
     /// Bytes of a full memtable.
     pub(super) memtable_bytes: u64,
+    /// How many of them a table of a compacted tree has, about.
+    pub(super) merged_memtables: u64,
     pub(super) amplification_max_percent: u64,
     /// Bytes of indexes that each live key needs beside what is usual.
     pub(super) index_entry_bytes: u64,
@@ -84,7 +84,7 @@ impl Space {
                 in_pages(self.live_entry_bytes, self.live_keys),
                 in_pages(self.entry_bytes, self.entries),
             );
-        let table = (self.memtable_bytes * MERGED_MEMTABLES) as f64;
+        let table = (self.memtable_bytes * self.merged_memtables) as f64;
         let tables = leaves + (leaves / table).ceil() * TABLE_OVERHEAD_BYTES.min(leaves);
         // Pieces that are merged whole need no heads.
         let stay = if self.index_entry_bytes > 0 { 0 } else { self.filter_bytes };
@@ -192,6 +192,7 @@ mod tests {
             entries: bytes / 100,
             live_keys: bytes / 120,
             memtable_bytes,
+            merged_memtables: 3,
             amplification_max_percent: 130,
             index_entry_bytes: 0,
             load_share: 0.0,

@@ -102,6 +102,8 @@ impl VersionedKind for Slm {
     type Plan = Plan;
     type Progress = Progress;
 
+    const MERGED_MEMTABLES: u64 = 1;
+
     fn parameters(_context: &TreeContext, options: &TreeOptions) -> Parameters {
         Parameters::new(options)
     }

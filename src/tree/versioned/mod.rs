@@ -130,6 +130,9 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
     /// the data that is written replaces nothing.
     const LOAD_SHARE: f64 = 0.0;
 
+    /// How many memtables a table of a compacted tree has, about.
+    const MERGED_MEMTABLES: u64 = 3;
+
     /// The memtables whose tables many nodes share, at most: these stay until the last node has merged its part. Zero if
     /// what writers wait for bounds them already.
     fn shared_memtables(_parameters: &Self::Parameters) -> u64 {

@@ -70,6 +70,7 @@ impl<K: VersionedKind> Version<K> {
             entries: files.entries,
             live_keys: live.keys,
             memtable_bytes: self.memtable_bytes,
+            merged_memtables: K::MERGED_MEMTABLES,
             amplification_max_percent: self.space_amplification_max_percent,
             index_entry_bytes: K::index_entry_bytes(&self.parameters),
             load_share: K::LOAD_SHARE * live.new_share,
