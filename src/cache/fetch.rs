@@ -146,6 +146,25 @@ impl UnitRun {
     }
 }
 
+/// Reads runs together, and calls `f` with each, and with its bytes or what reading them failed with, until that fails.
+fn read_at_once<'a>(
+    runs: &'a [UnitRun],
+    mut f: impl FnMut(&'a UnitRun, Result<&[u8]>) -> Result<()>,
+) -> Result<()> {
+    let Some(first) = runs.first() else { return Ok(()) };
+    let mut buf = AlignedBuf::unzeroed(runs.iter().map(UnitRun::bytes).sum());
+    let start = |run: &UnitRun| u64::from(run.units.start) * UNIT_BYTES as u64;
+    let ranges = runs.iter().map(|run| (&*run.file, start(run), run.bytes()));
+    let results = read_ranges(&*first.file.files().vfs, ranges, &mut buf);
+    let mut rest = &buf[..];
+    for (run, result) in runs.iter().zip(results) {
+        let (of_run, behind) = rest.split_at(run.bytes());
+        rest = behind;
+        f(run, result.map(|()| of_run))?;
+    }
+    Ok(())
+}
+
 /// Reads runs of units past the cache, as many together as the read-ahead budget allows, and calls `f` with each run and
 /// its bytes, which [`PageFile::pages_of_run`] verifies. A run is read whole, so it should not be much longer than that
 /// budget.
@@ -167,18 +186,7 @@ pub(crate) fn read_unit_runs<'a>(
         };
         let count = rest.iter().take_while(fits).count().max(1);
         let (now, later) = rest.split_at(count);
-        let mut buf = AlignedBuf::unzeroed(now.iter().map(UnitRun::bytes).sum());
-        let ranges = now
-            .iter()
-            .map(|run| (&*run.file, u64::from(run.units.start) * UNIT_BYTES as u64, run.bytes()));
-        let results = read_ranges(&*files.vfs, ranges, &mut buf);
-        let mut read = &buf[..];
-        for (run, result) in now.iter().zip(results) {
-            result?;
-            let (of_run, behind) = read.split_at(run.bytes());
-            read = behind;
-            f(run, of_run)?;
-        }
+        read_at_once(now, |run, bytes| f(run, bytes?))?;
         rest = later;
     }
     Ok(())
@@ -210,26 +218,18 @@ pub(crate) fn fetch_runs(mut runs: Vec<UnitRun>, class: PageClass) -> Result<Fet
     });
     let mut fetched = Fetched { pages: 0, is_whole: true };
     let Some(first) = runs.first() else { return Ok(fetched) };
-    let files = Arc::clone(first.file.files());
     let bytes: usize = runs.iter().map(UnitRun::bytes).sum();
-    let lease = files.read_ahead.lease(bytes, bytes);
+    let lease = first.file.files().read_ahead.lease(bytes, bytes);
     if lease.is_none() && bytes > UNCOUNTED_BYTES {
         return Ok(Fetched { is_whole: false, ..fetched });
     }
-    let mut buf = AlignedBuf::unzeroed(bytes);
-    let ranges = runs
-        .iter()
-        .map(|run| (&*run.file, u64::from(run.units.start) * UNIT_BYTES as u64, run.bytes()));
-    let results = read_ranges(&*files.vfs, ranges, &mut buf);
-    let mut rest = &buf[..];
-    for (run, result) in runs.iter().zip(results) {
-        let (of_run, behind) = rest.split_at(run.bytes());
-        rest = behind;
-        match result {
-            Ok(()) => fetched.pages += run.file.admit_run(run.units.clone(), class, of_run),
+    read_at_once(&runs, |run, bytes| {
+        match bytes {
+            Ok(bytes) => fetched.pages += run.file.admit_run(run.units.clone(), class, bytes),
             Err(_) => fetched.is_whole = false,
         }
-    }
+        Ok(())
+    })?;
     Ok(fetched)
 }
 

@@ -220,12 +220,9 @@ impl PlacedRun {
     }
 
     /// The page of a part, if it is not cached.
-    fn missing(&self, part: &PlacedPart) -> Option<PageMiss> {
+    fn missing(&self, part: &PlacedPart) -> Option<PagePointer> {
         let (pointer, _) = part.leaf?;
-        let table = self.table(part);
-        let file = table.pages();
-        let is_missing = !table.is_cached(pointer);
-        is_missing.then(|| PageMiss { file: Arc::clone(file), pointer, class: PageClass::Leaf })
+        (!self.table(part).is_cached(pointer)).then_some(pointer)
     }
 }
 
@@ -440,7 +437,12 @@ impl PlacedCursor {
     /// Reads the pages of keys together, if there are several that are not cached.
     fn fetch(&self, keys: Range<usize>) {
         let parts = keys.flat_map(|key| self.run.keys.parts(key));
-        let mut misses: Vec<PageMiss> = parts.filter_map(|it| self.run.missing(it)).collect();
+        let missing = |part: &PlacedPart| {
+            let pointer = self.run.missing(part)?;
+            let file = Arc::clone(self.run.table(part).pages());
+            Some(PageMiss { file, pointer, class: PageClass::Leaf })
+        };
+        let mut misses: Vec<PageMiss> = parts.filter_map(missing).collect();
         misses.dedup_by_key(|miss| (miss.file.id(), miss.pointer));
         // Damage is reported by the read that needs the page.
         if misses.len() > 1
@@ -475,8 +477,8 @@ impl PlacedCursor {
             false => keys.end - 1 - step,
         });
         for part in nearest_first.flat_map(|key| all.parts(key)) {
-            let Some(PageMiss { file, pointer, .. }) = self.run.missing(part) else { continue };
-            if last.replace((file.id(), pointer)) == Some((file.id(), pointer)) {
+            let Some(pointer) = self.run.missing(part) else { continue };
+            if last.replace((part.table, pointer)) == Some((part.table, pointer)) {
                 continue;
             }
             // As many keys as without a pass are always worth it.

@@ -232,7 +232,8 @@ pub trait Vfs: Send + Sync + Debug {
     }
 
     /// A number that stays the same as long as the system keeps what processes have stored in mapped files of this
-    /// directory: until it is started anew, or the file system is mounted anew. `None` if the system does not say.
+    /// directory: until it is started anew, or the file system is mounted anew. A snapshot that the file system has made of
+    /// the directory has another. `None` if the system does not say.
     #[doc(hidden)]
     fn mount_number(&self, _dir: &Path) -> Option<u64> {
         None

@@ -53,6 +53,16 @@ impl KeyspaceOptions {
     /// has written something to it waits `fence_nanos` for it (1 ms at most), and everybody together writes no more than
     /// `mib_per_second` (0: no limit). What is durable when is not changed by that. It applies from the next opening of the
     /// store on. An option of the kind `slm`.
+    ///
+    /// ```
+    /// # fn main() -> spinney::Result<()> {
+    /// # let db = spinney::Database::builder_in_memory().open()?;
+    /// // 500 ns for each fence, and 8 GB/s.
+    /// let slow = spinney::KeyspaceOptions::slm().emulated_memory(500, 7629);
+    /// let items = db.keyspace("items", slow)?;
+    /// items.put("key", "value")?;
+    /// # Ok(()) }
+    /// ```
     pub fn emulated_memory(self, fence_nanos: u32, mib_per_second: u32) -> KeyspaceOptions {
         self.own(&EMULATED_FENCE_NANOS, fence_nanos).own(&EMULATED_MIB_PER_SECOND, mib_per_second)
     }
