@@ -13,18 +13,10 @@ use super::node::BlockNumber;
 
 /// So many free blocks always stay.
 pub(super) const FREE_MIN: u32 = 4;
+/// As many free blocks stay as this part of the used ones, once some are given back.
+pub(super) const KEPT_PART: u32 = 8;
 /// The most blocks that are had again at once.
 const AGAIN_MAX: u32 = 64;
-
-/// What of the free blocks stays, beside what the next change needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kept {
-    /// As many as a quarter of the used blocks: less is no reason to give something back.
-    Quarter,
-    /// As many as an eighth.
-    Eighth,
-    Nothing,
-}
 
 /// The free blocks of a region, as a bitmap.
 #[derive(Debug)]
@@ -79,15 +71,12 @@ impl FreeBlocks {
         self.away.len() as u32
     }
 
-    /// A range of free blocks to be given back to the system, from the end on, if more than `kept` and `needed` are free.
-    pub(super) fn surplus(&self, needed: u32, kept: Kept) -> Option<Range<BlockNumber>> {
+    /// A range of free blocks to be given back to the system, if more than a quarter of the used blocks are free: from
+    /// the end on, until as many are left as an eighth of those, and `needed`.
+    pub(super) fn surplus(&self, needed: u32, is_begun: bool) -> Option<Range<BlockNumber>> {
         let used = self.count - self.free - self.away();
-        let kept = match kept {
-            Kept::Quarter => used / 4,
-            Kept::Eighth => used / 8,
-            Kept::Nothing => 0,
-        };
-        let surplus = self.free.checked_sub(kept.max(needed))?;
+        let part = if is_begun { KEPT_PART } else { KEPT_PART / 2 };
+        let surplus = self.free.checked_sub((used / part).max(needed))?;
         let is_free = |block: BlockNumber| {
             self.bits.get(block as usize / 64).is_none_or(|word| word >> (block % 64) & 1 != 0)
         };
@@ -208,26 +197,21 @@ mod tests {
     fn a_surplus_goes_and_comes_again() {
         let mut blocks = FreeBlocks::all(1000);
         let taken: Vec<BlockNumber> = (0..999).filter_map(|_| blocks.take_any()).collect();
-        assert_eq!((taken.len(), blocks.left()), (999, 0));
-        assert_eq!(blocks.surplus(FREE_MIN, Kept::Nothing), None);
+        assert_eq!((taken.len(), blocks.left(), blocks.surplus(FREE_MIN, false)), (999, 0, None));
         // Most of what was in use is free, with a block between.
         taken[100..]
             .iter()
             .filter(|block| **block != 500)
             .for_each(|block| blocks.give_back(*block));
         let mut gone = 0;
-        // Parts of the header, the first hundred and the one between.
-        for (kept, left) in
-            [(Kept::Quarter, 102 / 4), (Kept::Eighth, 102 / 8), (Kept::Nothing, FREE_MIN)]
-        {
-            while let Some(range) = blocks.surplus(FREE_MIN, kept) {
-                gone += range.len();
-                blocks.send_away(range.clone());
-                assert!(!range.contains(&500) && !blocks.take(range.start));
-            }
-            assert_eq!((blocks.left(), blocks.away() as usize), (left, gone));
-            assert_eq!(gone, 899 - 1 - left as usize);
+        while let Some(range) = blocks.surplus(FREE_MIN, gone > 0) {
+            gone += range.len();
+            blocks.send_away(range.clone());
+            assert!(!range.contains(&500) && !blocks.take(range.start));
         }
+        // An eighth of the header, the first hundred and the one between.
+        assert_eq!((blocks.left(), blocks.away() as usize), (102 / 8, gone));
+        assert_eq!(gone, 899 - 1 - 102 / 8);
         while let Some(range) = blocks.first_away() {
             assert!(range.len() <= AGAIN_MAX as usize);
             blocks.have_again(range);

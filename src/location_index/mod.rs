@@ -54,7 +54,7 @@ use crate::base::sync::Mutex;
 use crate::base::version_lock::VersionLock;
 use crate::pmem::{Region, WORD_BYTES};
 
-use free_blocks::FreeBlocks;
+use free_blocks::{FreeBlocks, KEPT_PART};
 use node::{BLOCK_WORDS, BlockNumber, Blocks, Damage, Node, Read, Record};
 use write::{BlockUse, Nodes};
 
@@ -364,6 +364,11 @@ impl LocationIndex {
         let Writer { free, nodes, keys, .. } = &*writer;
         let used = u64::from(self.memory().count() - free.away() - free.left());
         used - nodes.count + nodes.packed_count(*keys)
+    }
+
+    /// The number of blocks that an index which uses so many has on the disk, once it has been shrunk.
+    pub(crate) fn kept_blocks(used: u64) -> u64 {
+        used + used / u64::from(KEPT_PART)
     }
 
     fn lock_of(&self, block: BlockNumber) -> &VersionLock {

@@ -16,7 +16,7 @@
 
 use std::ops::Range;
 
-use super::free_blocks::{FREE_MIN, Kept};
+use super::free_blocks::FREE_MIN;
 use super::location::Location;
 use super::node::{
     BLOCK_WORDS, BlockNumber, HEAP_START, HEAP_WORDS, INLINE_KEY_BYTES, KEY_BLOCK_BYTES, Node,
@@ -62,9 +62,12 @@ impl LocationIndex {
         self.write().shrink(false);
     }
 
-    /// Gives all of it back, a part at a time, but for what the next change needs.
+    /// Gives all of it back, a part at a time, and leaves less than otherwise.
     pub(crate) fn shrink_all(&self) {
-        while self.write().shrink(true) {}
+        let mut is_begun = true;
+        while is_begun {
+            is_begun = self.write().shrink(true);
+        }
     }
 
     /// Waits until no other thread changes the index.
@@ -326,9 +329,9 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Gives what is free beyond need back to the system. Returns true if there may be more of it. `all`: also what would be
-    /// needed soon.
-    pub(super) fn shrink(&mut self, all: bool) -> bool {
+    /// Gives what is free beyond need back to the system. Returns true if there may be more of it. `is_begun`: even if that
+    /// is little.
+    pub(super) fn shrink(&mut self, is_begun: bool) -> bool {
         // What the next change needs stays: an update on a full disk must not fail for want of it.
         let needed = match self.writer.keys {
             0 => 0,
@@ -336,12 +339,8 @@ impl Writing<'_> {
             _ => self.room_for(0, false) as u32,
         };
         for at in 0..SHRINK_RANGES_MAX {
-            let kept = match at {
-                _ if all => Kept::Nothing,
-                0 => Kept::Quarter,
-                _ => Kept::Eighth,
-            };
-            let Some(blocks) = self.writer.free.surplus(needed + FREE_MIN, kept) else {
+            let is_begun = is_begun || at > 0;
+            let Some(blocks) = self.writer.free.surplus(needed + FREE_MIN, is_begun) else {
                 return false;
             };
             // Who still reads a block that was replaced reads again.

@@ -79,13 +79,16 @@ impl Space {
         let in_pages = |bytes: u64, entries: u64| bytes + entries * ENTRY_OVERHEAD_BYTES as u64;
         let bytes = self.table_bytes as f64;
         let entries = (self.entry_bytes as f64).min(bytes);
-        let leaves = (bytes - self.tables as f64 * TABLE_OVERHEAD_BYTES).max(entries)
+        let beside = bytes - in_pages(self.entry_bytes, self.entries) as f64;
+        // Small tables have less beside their leaves.
+        let overhead = (beside / self.tables.max(1) as f64).clamp(0.0, TABLE_OVERHEAD_BYTES);
+        let leaves = (bytes - self.tables as f64 * overhead).max(entries)
             * share(
                 in_pages(self.live_entry_bytes, self.live_keys),
                 in_pages(self.entry_bytes, self.entries),
             );
         let table = (self.memtable_bytes * self.merged_memtables) as f64;
-        let tables = leaves + (leaves / table).ceil() * TABLE_OVERHEAD_BYTES.min(leaves);
+        let tables = leaves + (leaves / table).ceil() * overhead.min(leaves);
         // Pieces that are merged whole need no heads.
         let stay = if self.index_entry_bytes > 0 { 0 } else { self.filter_bytes };
         let filters = stay as f64 * share(self.live_keys, self.entries);

@@ -555,7 +555,8 @@ impl Places {
 
     /// The disk space of the index, and what its keys need of that.
     pub(super) fn disk_bytes(&self) -> (u64, u64) {
-        let ((_, all), live) = (self.index.blocks(), self.index.live_blocks());
+        let all = self.index.blocks().1;
+        let live = LocationIndex::kept_blocks(self.index.live_blocks());
         self.file.as_ref().map_or((0, 0), |_| (all * 4096, live.min(all) * 4096))
     }
 
