@@ -498,20 +498,25 @@ fn a_large_value_is_written_once_however_often_its_write_is_tried() {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                items.put("key", "value").unwrap();
+            for count in 0u64.. {
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                items.put("key", count.to_le_bytes()).unwrap();
                 thread::sleep(std::time::Duration::from_micros(20));
             }
         });
         for write in 0..WRITES {
-            if write % 2 == 0 {
-                assert!(items.update_if_present("key", [7; VALUE]).unwrap());
-                continue;
+            match write % 3 {
+                0 => assert!(items.update_if_present("key", [7; VALUE]).unwrap()),
+                1 => assert!(items.replace("key", [7; VALUE]).unwrap().is_some()),
+                _ => {
+                    let mut batch = db.batch();
+                    batch.require_present(&items, "key");
+                    batch.put(&items, "other", [8; VALUE]);
+                    batch.commit().unwrap();
+                }
             }
-            let mut batch = db.batch();
-            batch.require_present(&items, "key");
-            batch.put(&items, "other", [8; VALUE]);
-            batch.commit().unwrap();
         }
         done.store(true, Ordering::Relaxed);
     });

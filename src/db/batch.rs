@@ -8,7 +8,7 @@ use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, hold_open, planted};
 use crate::merge::Contained;
-use crate::store::condition::Condition;
+use crate::store::condition::{Condition, Tries};
 use crate::store::operation::{Operation, check_sizes};
 use crate::store::read;
 use crate::store::state::KeyspaceState;
@@ -304,7 +304,7 @@ impl Batch {
             store.guard(&self.keyspaces[required.keyspace])?;
         }
         let mut conditions = Vec::with_capacity(self.required.len());
-        let mut values = None;
+        let mut tries = Tries::default();
         loop {
             conditions.clear();
             for required in &self.required {
@@ -313,7 +313,7 @@ impl Batch {
             hold_open(Bug::ConditionNotVerified, 16);
             hold_open(Bug::ConditionSeesActiveOnly, 16);
             hold_open(Bug::ConditionIgnoresFlush, 16);
-            if store.commit_if(|| self.operations(), self.durability, &conditions, &mut values)? {
+            if store.commit_if(|| self.operations(), self.durability, &conditions, &mut tries)? {
                 return Ok(());
             }
         }

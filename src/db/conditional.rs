@@ -14,7 +14,7 @@ use crate::base::error::Result;
 use crate::base::planted::{Bug, hold_open};
 use crate::base::slice::Slice;
 use crate::merge::Contained;
-use crate::store::condition::Condition;
+use crate::store::condition::{Condition, Tries};
 use crate::store::operation::{Operation, check_sizes};
 use crate::store::read;
 
@@ -39,6 +39,7 @@ pub enum Swap {
 }
 
 /// What is to be written.
+#[derive(PartialEq)]
 enum Decision<'a> {
     Keep,
     Put(Cow<'a, [u8]>),
@@ -330,15 +331,18 @@ impl Keyspace {
         // Also if nothing will be written: what a poisoned store answers depends on no earlier write.
         store.check_writable()?;
         store.guard(keyspace)?;
-        let (mut decided, mut values) = (None, None);
+        let (mut decided, mut tries) = (None, Tries::default());
         loop {
             let (found, since) = read::newest(store, keyspace, key, reads == Reads::Presence)?;
             // What has only left the memtables is found again, and what was decided of it is kept.
             let made = match decided.take() {
                 Some((before, made)) if before == found => made,
-                _ => {
-                    values = None;
-                    decision(found.as_ref())
+                before => {
+                    let made = decision(found.as_ref());
+                    if before.is_some_and(|(_, before)| before != made) {
+                        tries.forget_values();
+                    }
+                    made
                 }
             };
             let (kind, value) = match &made {
@@ -352,7 +356,7 @@ impl Keyspace {
             let operation = Operation { keyspace, kind, key, value };
             let condition = Condition { keyspace, key, since };
             let operations = || std::iter::once(operation);
-            if store.commit_if(operations, durability, &[condition], &mut values)? {
+            if store.commit_if(operations, durability, &[condition], &mut tries)? {
                 return Ok(found);
             }
             decided = Some((found, made));

@@ -15,6 +15,7 @@
 
 use std::sync::Arc;
 
+use super::large::LargeValues;
 use super::state::KeyspaceState;
 use super::store::Store;
 use crate::base::error::Result;
@@ -28,6 +29,22 @@ pub(crate) struct Condition<'a> {
     pub(crate) key: &'a [u8],
     /// The number at which it was read.
     pub(crate) since: Seqno,
+}
+
+/// What earlier tries of a commit have done: one whose conditions do not hold is tried again.
+#[derive(Default)]
+pub(crate) struct Tries {
+    /// Its large values, which have been written.
+    pub(super) values: Option<LargeValues>,
+    /// It has been delayed, for all of its bytes.
+    pub(super) was_delayed: bool,
+}
+
+impl Tries {
+    /// The next try writes other values.
+    pub(crate) fn forget_values(&mut self) {
+        self.values = None;
+    }
 }
 
 impl Condition<'_> {

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::condition::{Condition, lock_hash};
+use super::condition::{Condition, Tries, lock_hash};
 use super::counters::is_timed;
 use super::in_flight::{COUNTED_BYTES_MIN, Flight};
 use super::large::LargeValues;
@@ -89,17 +89,17 @@ impl Store {
     where
         I: Iterator<Item = Operation<'a>>,
     {
-        self.commit_if(operations, durability, &[], &mut None).map(|_| ())
+        self.commit_if(operations, durability, &[], &mut Tries::default()).map(|_| ())
     }
 
     /// The same if all `conditions` hold; else nothing is written, and the answer is no. Their keyspaces are guarded.
-    /// `values` are those that an earlier try has written, of the same operations.
+    /// `tries` is what earlier tries of the same commit have done.
     pub(crate) fn commit_if<'a, I>(
         &self,
         operations: impl Fn() -> I,
         durability: Durability,
         conditions: &'a [Condition<'a>],
-        values: &mut Option<LargeValues>,
+        tries: &mut Tries,
     ) -> Result<bool>
     where
         I: Iterator<Item = Operation<'a>>,
@@ -114,9 +114,9 @@ impl Store {
         // Before it holds what others wait for.
         self.wait_for_readers(batch.held);
         let last = if batch.large.is_some() || batch.held >= COUNTED_BYTES_MIN {
-            self.commit_counted(&operations, &mut batch, durability, values)?
+            self.commit_counted(&operations, &mut batch, durability, tries)?
         } else {
-            self.admit(&operations, &batch)?;
+            self.admit(&operations, &batch, tries)?;
             self.commit_in_order(&operations, &batch, durability, None)?
         };
         let Some(last) = last else { return Ok(false) };
@@ -212,7 +212,12 @@ impl Store {
 
     /// Lets a writer in: once there is room in the memtables, and delayed by how far the background is behind.
     #[inline]
-    fn admit<'a, I>(&self, operations: &impl Fn() -> I, batch: &Checked<'_>) -> Result<()>
+    fn admit<'a, I>(
+        &self,
+        operations: &impl Fn() -> I,
+        batch: &Checked<'_>,
+        tries: &mut Tries,
+    ) -> Result<()>
     where
         I: Iterator<Item = Operation<'a>>,
     {
@@ -222,7 +227,8 @@ impl Store {
         if self.is_pressed(batch.held) {
             self.relieve_pressure(operations)?;
         }
-        if let Some(slowest) = batch.slowest {
+        if let Some(slowest) = batch.slowest.filter(|_| !tries.was_delayed) {
+            tries.was_delayed = true;
             self.throttle.delay(batch.bytes, &slowest.write_delay, &self.clock);
         }
         Ok(())
@@ -235,7 +241,7 @@ impl Store {
         operations: &impl Fn() -> I,
         batch: &mut Checked<'a>,
         durability: Durability,
-        values: &mut Option<LargeValues>,
+        tries: &mut Tries,
     ) -> Result<Option<Seqno>>
     where
         I: Iterator<Item = Operation<'a>>,
@@ -243,16 +249,16 @@ impl Store {
         let _flight = self.begin_flight(batch.held, batch.large.is_some())?;
         // Those that were in flight before may have filled the memtables.
         batch.is_full = true;
-        self.admit(operations, batch)?;
+        self.admit(operations, batch, tries)?;
         let Some(large) = &batch.large else {
             return self.commit_in_order(operations, batch, durability, None);
         };
-        values.take_if(|values| !values.are_those_of(large));
-        let values = match values {
+        tries.values.take_if(|values| !values.are_those_of(large));
+        let values = match &mut tries.values {
             Some(values) => values,
             // No blob file is written in vain.
             None if !self.all_hold(batch.conditions)? => return Ok(None),
-            None => values.insert(LargeValues::write(self, operations(), large)?),
+            none => none.insert(LargeValues::write(self, operations(), large)?),
         };
         let stored = values.replace(operations());
         let stored = || stored.iter().copied();
