@@ -77,7 +77,7 @@ fn a_hundred_keyspaces_open_about_as_fast_as_one() {
     let open = |vfs: &MemoryVfs| {
         builder(vfs).memory_budget(2048 * MIB).memtable_bytes(512 * MIB).open().unwrap()
     };
-    let cost = |keyspaces: usize| {
+    let crashed = [1, 100, 1000].map(|keyspaces: usize| {
         let vfs = MemoryVfs::new();
         let db = open(&vfs);
         let create = |n| db.keyspace(&format!("keyspace {n}"), KeyspaceOptions::stb()).unwrap();
@@ -86,22 +86,30 @@ fn a_hundred_keyspaces_open_about_as_fast_as_one() {
             let keyspace = &keyspaces[n as usize % keyspaces.len()];
             keyspace.put(n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), [1; 100]).unwrap();
         }
-        let crashed = copy(&vfs, &store_path());
-        let times = (0..3).map(|_| {
-            let copied = copy(&crashed, &store_path());
-            let before = processor_nanos();
-            let db = open(&copied);
-            let nanos = processor_nanos() - before;
-            let recovery = db.recovery();
-            assert_eq!(recovery.records_replayed, RECORDS);
-            assert!(recovery.bytes_replayed > 208 * MIB);
-            nanos
-        });
-        times.min().unwrap()
+        copy(&vfs, &store_path())
+    });
+    let cost = |crashed: &MemoryVfs| {
+        let copied = copy(crashed, &store_path());
+        let before = processor_nanos();
+        let db = open(&copied);
+        let nanos = processor_nanos() - before;
+        let recovery = db.recovery();
+        assert_eq!(recovery.records_replayed, RECORDS);
+        assert!(recovery.bytes_replayed > 208 * MIB);
+        nanos
     };
-    let (one, hundred, thousand) = (cost(1), cost(100), cost(1000));
-    println!("one keyspace {one} ns, a hundred {hundred} ns, a thousand {thousand} ns");
-    // Beside other tests, which have the processor's caches too.
-    assert!(hundred < one * 3 / 2, "{hundred} ns with a hundred keyspaces, {one} ns with one");
-    assert!(thousand < one * 2, "{thousand} ns with a thousand keyspaces, {one} ns with one");
+    // In turn, and as often as it takes: what works beside this has the processor's caches too, at one time more than at
+    // another.
+    let mut least = [u64::MAX; 3];
+    for _ in 0..10 {
+        for (least, crashed) in least.iter_mut().zip(&crashed) {
+            *least = cost(crashed).min(*least);
+        }
+        let [one, hundred, thousand] = least;
+        println!("one keyspace {one} ns, a hundred {hundred} ns, a thousand {thousand} ns");
+        if hundred < one * 3 / 2 && thousand < one * 2 {
+            return;
+        }
+    }
+    panic!("one, a hundred and a thousand keyspaces take {least:?} ns");
 }
