@@ -7,7 +7,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::level_tables::LevelTables;
+use super::level_tables::{LevelTable, LevelTables};
 use crate::base::error::Result;
 use crate::base::ids::FileId;
 use crate::table::Table;
@@ -74,8 +74,12 @@ impl TreeNode for Level {
 
     fn forget_derived(&mut self) {}
 
+    /// Those that are settled up to the least number first: a compaction's output has a larger number than a memtable that
+    /// has come meanwhile, and entries which that one ends.
     fn each_live_part(&self, f: &mut dyn FnMut(&Arc<Table>, TablePart)) -> Result<()> {
-        self.tables().for_each(|table| f(table, whole(table)));
+        let mut tables: Vec<&LevelTable> = self.tables.iter().collect();
+        tables.sort_by_key(|it| (it.settled, it.number));
+        tables.into_iter().for_each(|it| f(&it.table, whole(&it.table)));
         Ok(())
     }
 }

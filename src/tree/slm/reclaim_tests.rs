@@ -347,3 +347,19 @@ fn a_table_in_two_parts_of_a_compaction_stays_in_both_or_in_none() {
         assert!(next(part, (b"", None)).is_none());
     }
 }
+
+/// What is live was gathered from the tables in the order of their numbers. A compaction's output, made while memtables
+/// came, brought to life what these had deleted: of a store with 6,038 pairs, 7,240 were said to be live.
+#[test]
+fn what_is_live_is_gathered_from_the_oldest_entries_on() {
+    let bed = Bed::new();
+    let files = &bed.tree.context.files;
+    let mut level = Arc::clone(&bed.version().root);
+    let mut put = |kind, seqno, settled, number| {
+        let table = table_of(files, kind, seqno, 0..100);
+        add(&mut level, LevelTable { table, settled: Seqno(settled), number }, FileId(0));
+    };
+    put(EntryKind::Delete, 10, 10, 1);
+    put(EntryKind::Put, 1, 5, 2);
+    assert_eq!(bed.tree.version_of(level, Seqno(10)).space().live_keys, 0);
+}
