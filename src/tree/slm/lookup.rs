@@ -4,7 +4,8 @@
 //! it has lacked room.
 //!
 //! Invariants:
-//! 1. Versions are returned newest first, each once. None is beyond what the version holds: what is younger is in
+//! 1. A value in a blob file is returned only from a table that the reader's version holds: the file is read later.
+//! 2. Versions are returned newest first, each once. None is beyond what the version holds: what is younger is in
 //!    memtables, also if the index has it by now.
 
 use std::cmp::Reverse;
@@ -47,6 +48,8 @@ enum Met {
     All,
     /// Operands, or nothing yet: older versions matter.
     Some,
+    /// A value in a blob file that may go before it has been read: the reader's version does not have the table.
+    Unheld,
 }
 
 impl Lookup<'_> {
@@ -137,10 +140,10 @@ impl Lookup<'_> {
             let oldest_first = planted(Bug::SlmOldestPendingFirst);
             let pending = &pending[if oldest_first { pending.len() - 1 - at } else { at }];
             if let Some(listed) = pending.keys.find(self.key) {
-                match self.read(&pending.table, Some(listed.leaf), found, f)? {
+                match self.read((&pending.table, true), Some(listed.leaf), found, f)? {
                     Met::Returned => return Ok(Followed::Returned),
                     Met::All => return Ok(Followed::All),
-                    Met::Some => {}
+                    Met::Some | Met::Unheld => {}
                 }
             }
         }
@@ -162,19 +165,22 @@ impl Lookup<'_> {
                 continue;
             }
             let leaf = version.location.leaf.map(page_of);
-            match self.read(&table, leaf, found, f)? {
+            let is_held = self.tables.has(number, &table);
+            match self.read((&table, is_held), leaf, found, f)? {
                 Met::Returned => return Ok(Followed::Returned),
                 Met::All => return Ok(Followed::All),
                 Met::Some => {}
+                Met::Unheld => return Ok(Followed::Unsure),
             }
         }
         Ok(if is_cut(&versions) { Followed::Unsure } else { Followed::All })
     }
 
-    /// Reads the versions that a table has. Returns the newest at once, if that is no operand.
+    /// Reads the versions that a table has, which the version holds or not. Returns the newest at once, if that is no
+    /// operand.
     fn read(
         &self,
-        table: &Table,
+        (table, is_held): (&Table, bool),
         leaf: Option<(PagePointer, bool)>,
         found: &mut Vec<Found>,
         f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
@@ -182,6 +188,10 @@ impl Lookup<'_> {
         let mut met = Met::Some;
         table.get_at(self.key, leaf, self.newest(), self.context, |entry| {
             let is_operand = entry.kind.is_operand();
+            if !is_held && entry.kind.is_blob() {
+                met = Met::Unheld;
+                return ControlFlow::Break(());
+            }
             if found.is_empty() && !is_operand {
                 met = Met::Returned;
                 let _ = f(entry);
