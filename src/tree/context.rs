@@ -20,6 +20,8 @@ const SAMPLE_KEYS_SCARCE: u64 = 16;
 const SAMPLE_KEYS_FEW: u64 = 256;
 /// The same of a large table.
 const SAMPLE_KEYS_MAX: u64 = 1024;
+/// How many all tables' samples have together at most, if they grow with their tables: each is looked at after each change.
+const SAMPLE_KEYS_GROWN: u64 = 4096;
 /// A table has a key for each so many bytes, at least, if the tree has few tables: its sample is a small part of it.
 const SAMPLE_KEY_BYTES: u64 = 1024;
 
@@ -54,9 +56,10 @@ impl TreeContext {
                 (times * SAMPLE_KEYS_ALL / (tables + 1)).clamp(SAMPLE_KEYS_MIN, times * most);
             ((keys as f64 * share) as u64).max(SAMPLE_KEYS_SCARCE) as usize
         };
+        let grown = (times * SAMPLE_KEYS_GROWN / (tables + 1)).clamp(few, SAMPLE_KEYS_MAX);
         SampleLimit {
             keys_min: keys(few),
-            keys_max: keys(SAMPLE_KEYS_MAX),
+            keys_max: keys(grown),
             bytes_per_key: (SAMPLE_KEY_BYTES as f64 / (times as f64 * share).max(0.01)) as u64,
         }
     }
