@@ -56,7 +56,7 @@ impl TreeContext {
                 (times * SAMPLE_KEYS_ALL / (tables + 1)).clamp(SAMPLE_KEYS_MIN, times * most);
             ((keys as f64 * share) as u64).max(SAMPLE_KEYS_SCARCE) as usize
         };
-        let grown = (times * SAMPLE_KEYS_GROWN / (tables + 1)).clamp(few, SAMPLE_KEYS_MAX);
+        let grown = (SAMPLE_KEYS_GROWN / (tables + 1)).clamp(few, SAMPLE_KEYS_MAX);
         SampleLimit {
             keys_min: keys(few),
             keys_max: keys(grown),
