@@ -21,7 +21,11 @@ fn options(data: &[u8]) {
 
 fn options_seeds() -> Vec<Vec<u8>> {
     let plain = |kind| KeyspaceOptions::new(kind);
-    let chosen = |kind| plain(kind).compression(Compression::Lz4).blob_bytes_min(300).fanout_max(8);
+    let chosen = |kind| {
+        let options = plain(kind).compression(Compression::Lz4).blob_bytes_min(300);
+        // An option of some kinds alone, where the kind has it.
+        options.clone().kind_option("fanout_max", 8).unwrap_or(options.seek_compaction(false))
+    };
     TreeKind::ALL
         .into_iter()
         .flat_map(|kind| [plain(kind).encode(), chosen(kind).encode()])
