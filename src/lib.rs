@@ -94,6 +94,8 @@ pub use store::events::{Event, EventListener};
 pub use db::iterator::{Iter, Keys};
 pub use db::keyspace::Keyspace;
 pub use store::options::{Builder, CheckLevel, GIB, MIB};
+pub use store::persistent_memory::PersistentMemory;
+pub use pmem::EmulatedMemory;
 pub use db::range::KeyRange;
 pub use db::repair::{
     Repair, RepairBasis, RepairDamage, RepairProgress, RepairReport, RepairedKeyspace, repair,

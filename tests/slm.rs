@@ -4,7 +4,6 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use common::{Random, store_path};
 use spinney::vfs::MemoryVfs;
@@ -205,20 +204,6 @@ fn scans_of_large_pairs_read_each_page_about_once() {
     }
     let read = (db.stats().pages_read - before) / starts.len() as u64;
     assert!(read <= 44, "{read} pages for 33 pairs");
-}
-
-/// Each key that comes into the index is a fence at least.
-#[test]
-fn emulated_memory_is_as_slow_as_it_is_told_to_be() {
-    let db = Database::builder_in_memory().open().unwrap();
-    let options = KeyspaceOptions::slm().emulated_memory(200_000, 0);
-    let keyspace = db.keyspace("items", options).unwrap();
-    let began = Instant::now();
-    put(&keyspace, 0..1_000, 0);
-    keyspace.flush().unwrap();
-    db.wait_idle().unwrap();
-    assert!(began.elapsed() >= Duration::from_millis(200), "{:?}", began.elapsed());
-    assert!((0..1_000).all(|number| keyspace.contains_key(key(number)).unwrap()));
 }
 
 /// Counters that are only added to, at snapshots that come and go, in a store that is opened again: operands lie in

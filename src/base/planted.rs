@@ -135,6 +135,12 @@ bugs! {
         "Closing marks the journal as clean before its records are durable.";
     JournalRetiredEarly, "journal-retired-early", "journal",
         "With the oldest segments go those whose records no tree holds yet.";
+    MemoryNamesNotSynced, "memory-names-not-synced", "pmem",
+        "Names of files on persistent memory are used before they are durable.";
+    MemoryFileNotSynced, "memory-file-not-synced", "store",
+        "What says where the persistent memory is gets its name before it is durable.";
+    MemoryNotClaimed, "memory-not-claimed", "store",
+        "A directory of persistent memory does not say whose it is.";
     RowCacheNotSuperseded, "row-cache-not-superseded", "db",
         "A memtable becomes part of the tree, and records of its keys stay in the row cache.";
     FreezeAnnouncedEarly, "freeze-announced-early", "db",

@@ -332,7 +332,7 @@ impl Journal {
     /// Whether the disk keeps what is to be left free once it has so many bytes less.
     pub(super) fn leaves_free(&self, bytes: u64) -> bool {
         // A file system that does not say will say when it is full.
-        let Ok(Some(space)) = self.vfs.space(&self.dir) else { return true };
+        let Ok(Some(space)) = self.vfs.journal_space(&self.dir) else { return true };
         let free_min = self.options.free_bytes_min.min(space.total_bytes / 10);
         free_min == 0 || space.available_bytes >= bytes + free_min
     }

@@ -1,8 +1,9 @@
 //! [`MappedRegion`]: a region in an ordinary file, which is mapped.
 //!
-//! What is stored survives the death of the process by itself, in the order of the stores. After a power loss, each page
-//! of the file has any of its states since the last [`MappedRegion::sync`], whatever has been flushed and fenced. So
-//! whoever uses it must find out whether there has been one.
+//! What is stored survives the death of the process by itself, in the order of the stores. Where the file system has the
+//! file in persistent memory, what has been flushed and fenced survives a power loss too. Elsewhere, each page of the file
+//! then has any of its states since the last [`MappedRegion::sync`], whatever has been flushed and fenced. So whoever uses
+//! it must find out whether there has been one.
 
 use std::ops::Range;
 use std::path::Path;
@@ -30,6 +31,11 @@ impl MappedRegion {
         MappedRegion { map, residency, before_bytes }
     }
 
+    /// Whether what is flushed and fenced survives a power loss.
+    pub(crate) fn is_persistent(&self) -> bool {
+        self.map.is_persistent()
+    }
+
     /// Makes everything stored so far durable.
     ///
     /// # Errors
@@ -41,6 +47,8 @@ impl MappedRegion {
     /// From now on, at most about so much of the region stays in the memory of the process ([`Residency`]). The other words
     /// stay in the file, and come back when they are used.
     pub(crate) fn set_resident_bytes_max(&self, bytes: u64) {
+        // It is not memory of the process then.
+        let bytes = if self.map.is_persistent() { u64::MAX } else { bytes };
         self.residency.set_bytes_max(bytes);
         self.trim();
     }
@@ -86,9 +94,13 @@ impl Region for MappedRegion {
         }
     }
 
-    fn flush(&self, _words: Range<usize>) {}
+    fn flush(&self, words: Range<usize>) {
+        self.map.write_back(words.start * WORD_BYTES..words.end * WORD_BYTES);
+    }
 
-    fn fence(&self) {}
+    fn fence(&self) {
+        self.map.fence();
+    }
 
     fn grow(&self, words: usize) -> Result<()> {
         self.map.grow(words.saturating_mul(WORD_BYTES))

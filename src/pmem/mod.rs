@@ -16,10 +16,13 @@ mod mapped;
 mod residency;
 #[cfg(test)]
 pub(crate) mod simulated;
+mod split_vfs;
 
-pub(crate) use emulated::{Emulated, Latency};
+pub use emulated::EmulatedMemory;
+pub(crate) use emulated::{Delay, Emulated};
 pub(crate) use heap::HeapRegion;
 pub(crate) use mapped::MappedRegion;
+pub(crate) use split_vfs::SplitVfs;
 
 use std::fmt::Debug;
 use std::ops::Range;

@@ -30,6 +30,7 @@ pub(crate) mod open_iterators;
 pub(crate) mod operation;
 pub(crate) mod options;
 mod payload;
+pub(crate) mod persistent_memory;
 mod pressure;
 mod provided;
 pub(crate) mod quarantine;

@@ -24,6 +24,7 @@ use super::kept_state::Kept;
 use super::key_locks::KeyLocks;
 use super::open_iterators::OpenIterators;
 use super::options::{BackgroundMode, Builder};
+use super::persistent_memory::{self, Attached};
 use super::quarantine::{Quarantine, Quarantined, concerns_one};
 use super::recovery::RecoveryReport;
 use super::replay::{Replayed, epoch_number};
@@ -470,6 +471,8 @@ fn open_locked(
             builder.journal_shards
         )));
     }
+    let attached = persistent_memory::attach(&builder, vfs, lock, recovered.store_id, read_only)?;
+    let Attached { vfs, lock, lost } = attached;
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let mut parallelism = Parallelism::new(&builder, cores);
     if read_only {
@@ -539,7 +542,8 @@ fn open_locked(
             }
         })
         .map_err(|error| blame_manifest(error, &context.manifest, &recovered))?;
-    let Begun { report, memtables_weighed, epoch, last, orphans_removed } = begun;
+    let Begun { mut report, memtables_weighed, epoch, last, orphans_removed } = begun;
+    report.damage_salvaged.extend(lost);
     let Opened { keyspaces, quarantined, .. } = opened;
     let quarantine = Quarantine::new(quarantined);
     let journal = Arc::new(Journal::create(

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::events::EventListener;
+use super::persistent_memory::PersistentMemory;
 use crate::merge::MergeOperator;
 use crate::vfs::{MemoryVfs, PosixVfs, Vfs};
 
@@ -57,6 +58,7 @@ pub(crate) struct Switches {
 pub struct Builder {
     pub(crate) path: PathBuf,
     pub(crate) vfs: Arc<dyn Vfs>,
+    pub(crate) persistent_memory: Option<PersistentMemory>,
     pub(crate) memory_budget: u64,
     pub(crate) memtable_bytes: Option<u64>,
     pub(crate) cache_bytes: Option<u64>,
@@ -78,6 +80,7 @@ impl Builder {
         let mut builder = Builder {
             path: path.to_path_buf(),
             vfs,
+            persistent_memory: None,
             memory_budget: 256 * MIB,
             memtable_bytes: None,
             cache_bytes: None,
@@ -225,6 +228,40 @@ impl Builder {
     pub fn vfs(mut self, vfs: Arc<dyn Vfs>) -> Builder {
         self.vfs = vfs;
         self
+    }
+
+    /// Puts the journal, and the indexes of `slm` keyspaces, on persistent memory (SLM-DB, sections 3.1 and 3.2): into a
+    /// directory of a file system that maps such memory directly (DAX). There, a commit with
+    /// [`Durability::Sync`](crate::Durability::Sync) waits for the memory instead of the disk, and an index is trusted after a
+    /// power loss. (Values in blob files are on the disk, and so are names: each new segment of the journal waits for it.) In a
+    /// directory on another file system both are as they are in the store's own.
+    ///
+    /// The store's file `MEMORY` says where the directory is: opened without this option, it has its persistent memory all the
+    /// same. After the directory has been moved, this option names the new place. A store gets persistent memory with its next
+    /// opening for writing, and what its own directory has of journal and indexes stays there until it is not needed any more.
+    /// A copy of one of the two directories is no copy of the store: see
+    /// [`Database::checkpoint`](crate::Database::checkpoint). A store that was repaired has a new number, and takes a new
+    /// directory.
+    ///
+    /// Opening fails with `InvalidArgument` if the directory is missing or has none of the store's persistent memory; with
+    /// `Conflict` if it has that of another store or an older one of this store, or has files of a store that does not name it.
+    /// If it is full, writes fail with `Full`, and indexes are in memory from the next opening on.
+    ///
+    /// ```no_run
+    /// use spinney::{Database, PersistentMemory};
+    /// # fn main() -> spinney::Result<()> {
+    /// let memory = PersistentMemory::at("/mnt/pmem0/my.store");
+    /// let db = Database::builder("my.store").persistent_memory(memory).open()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn persistent_memory(mut self, memory: PersistentMemory) -> Builder {
+        self.persistent_memory = Some(memory);
+        self
+    }
+
+    /// Whether background work is done step by step.
+    pub(crate) fn is_stepped(&self) -> bool {
+        matches!(self.background, BackgroundMode::Stepped(_))
     }
 
     /// Registers a merge operator under its name. `"u64_add"` and `"append"` are always there.

@@ -20,6 +20,7 @@ use crate::base::limits::UNIT_BYTES;
 
 mod aligned;
 mod blocking_queue;
+mod cache_lines;
 #[cfg(any(test, feature = "conformance"))]
 #[doc(hidden)]
 pub mod conformance;
@@ -199,6 +200,15 @@ pub trait Vfs: Send + Sync + Debug {
         Ok(None)
     }
 
+    /// The same for files of the journal in the directory `path`.
+    ///
+    /// # Errors
+    /// `Io` if the file system does not say.
+    #[doc(hidden)]
+    fn journal_space(&self, path: &Path) -> Result<Option<DiskSpace>> {
+        self.space(path)
+    }
+
     /// Makes created, renamed and removed names in `path` durable.
     fn sync_dir(&self, path: &Path) -> Result<()>;
 
@@ -236,6 +246,12 @@ pub trait Vfs: Send + Sync + Debug {
     /// the directory has another. `None` if the system does not say.
     #[doc(hidden)]
     fn mount_number(&self, _dir: &Path) -> Option<u64> {
+        None
+    }
+
+    /// What a write to mapped files of the directory waits for that emulates persistent memory.
+    #[doc(hidden)]
+    fn memory_delay(&self) -> Option<Arc<dyn MemoryDelay>> {
         None
     }
 
@@ -343,6 +359,13 @@ pub trait MappedFile: Send + Sync + Debug {
 
     /// The name it was created under.
     fn path(&self) -> &Path;
+}
+
+/// How slow emulated persistent memory is.
+#[doc(hidden)]
+pub trait MemoryDelay: Send + Sync + Debug {
+    /// Waits for so many cache lines to be written.
+    fn wait(&self, lines: u64);
 }
 
 /// A lock, released on drop.

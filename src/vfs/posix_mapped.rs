@@ -12,7 +12,9 @@
 //! 4. After a failed write or sync, every later `check`, `sync` and `seal` fails with the same
 //!    error. After a failed sync the kernel may treat dropped pages as clean, so a later successful
 //!    sync would prove nothing.
-//! 5. Syncs do not run concurrently. The kernel reports a failed writeback once per open file. Of
+//! 5. A file that the file system maps as persistent memory is synced by writing cache lines back, without a system call.
+//!    Where its bytes are on the memory is durable before they can be stored to (`MAP_SYNC`).
+//! 6. Syncs do not run concurrently. The kernel reports a failed writeback once per open file. Of
 //!    two concurrent syncs, one could report success before the other has recorded the failure.
 
 use std::ffi::c_void;
@@ -26,6 +28,7 @@ use std::sync::OnceLock;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::cache_lines;
 use super::descriptors::Descriptors;
 use super::posix_file::file_bytes_max;
 use super::{MappedFile, io_error};
@@ -49,6 +52,8 @@ pub(super) struct PosixMapped {
     failed: OnceLock<Error>,
     /// Held while the file is synced and the result is recorded.
     syncing: Mutex<()>,
+    /// In persistent memory: what has been written since the last sync.
+    unsynced: Mutex<Range<u64>>,
     /// A writeback failure that only the next sync reports.
     #[cfg(any(test, planted))]
     pub(super) lost: AtomicBool,
@@ -85,6 +90,13 @@ impl PosixMapped {
             return Err(io_error("reserve", path, None, len, e));
         }
         let map = if may_map && overwrites { Map::of(&file, len).ok() } else { None };
+        if map.as_ref().is_some_and(|map| map.is_persistent)
+            && let Err(e) = file.sync_all()
+        {
+            drop((map, file));
+            let _ = fs::remove_file(path);
+            return Err(io_error("sync", path, None, 0, e));
+        }
         Ok(PosixMapped {
             file,
             path: path.to_path_buf(),
@@ -93,13 +105,33 @@ impl PosixMapped {
             sealed: AtomicBool::new(false),
             failed: OnceLock::new(),
             syncing: Mutex::default(),
+            unsynced: Mutex::default(),
             #[cfg(any(test, planted))]
             lost: AtomicBool::new(quirks::loses_what_is_written_back()),
         })
     }
 
+    /// The map, if it is of persistent memory.
+    fn persistent(&self) -> Option<&Map> {
+        self.map.as_ref().filter(|map| map.is_persistent)
+    }
+
+    /// Writes back what was stored to persistent memory.
+    fn write_lines_back(&self, map: &Map) {
+        let range = std::mem::take(&mut *self.unsynced.lock());
+        // SAFETY: what was written was checked to lie inside the map.
+        unsafe { map.write_back(range.start as usize..range.end as usize) };
+    }
+
     /// Writes what was stored to the disk.
     fn write_back(&self) -> io::Result<()> {
+        if let Some(map) = self.persistent() {
+            // What was stored before it was sealed has been written back then.
+            if !self.sealed.load(Ordering::SeqCst) {
+                self.write_lines_back(map);
+            }
+            return Ok(());
+        }
         if let Some(map) = &self.map {
             map.flush()?;
         }
@@ -130,8 +162,17 @@ impl MappedFile for PosixMapped {
         );
         assert!(!self.sealed.load(Ordering::Relaxed), "a write to a sealed file");
         match &self.map {
-            // SAFETY: the range was checked to lie inside the map just above.
-            Some(map) => unsafe { map.store(offset as usize, bytes) },
+            Some(map) => {
+                // SAFETY: the range was checked to lie inside the map just above.
+                unsafe { map.store(offset as usize, bytes) };
+                if map.is_persistent && needed > 0 {
+                    let mut unsynced = self.unsynced.lock();
+                    *unsynced = match unsynced.is_empty() {
+                        true => offset..offset + needed,
+                        false => unsynced.start.min(offset)..unsynced.end.max(offset + needed),
+                    };
+                }
+            }
             None => self.note(self.file.write_all_at(bytes, offset), "write", Some(offset), needed),
         }
     }
@@ -167,6 +208,14 @@ impl MappedFile for PosixMapped {
     }
 
     fn seal(&self) -> Result<()> {
+        // No sync writes lines back that are about to go.
+        let _alone = self.persistent().map(|map| {
+            let alone = self.syncing.lock();
+            if !self.sealed.load(Ordering::SeqCst) {
+                self.write_lines_back(map);
+            }
+            alone
+        });
         if !self.sealed.swap(true, Ordering::SeqCst)
             && let Some(map) = &self.map
         {
@@ -189,18 +238,34 @@ impl MappedFile for PosixMapped {
 struct Map {
     start: NonNull<u8>,
     len: usize,
+    is_persistent: bool,
 }
 
 impl Map {
     fn of(file: &fs::File, len: u64) -> io::Result<Map> {
         let len = usize::try_from(len).map_err(io::Error::other)?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses addresses that nothing else uses.
-        let start = unsafe {
-            rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0)?
+        let map = |flags| {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: the kernel chooses addresses that nothing else uses.
+            unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, flags, file, 0) }
+        };
+        let persistent = persistent_flags().and_then(|flags| map(flags).ok());
+        let (start, is_persistent) = match persistent {
+            Some(start) => (start, true),
+            None => (map(MapFlags::SHARED)?, false),
         };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(Map { start, len })
+        Ok(Map { start, len, is_persistent })
+    }
+
+    /// Writes the cache lines of a range back to persistent memory, and waits for them.
+    ///
+    /// # Safety
+    /// The range lies inside the map, which has not been released.
+    unsafe fn write_back(&self, range: Range<usize>) {
+        // SAFETY: the caller keeps the range inside the map.
+        unsafe { cache_lines::write_back(self.start.add(range.start), range.len()) };
+        cache_lines::fence();
     }
 
     /// Copies `bytes` to `offset`.
@@ -288,6 +353,16 @@ impl Drop for Map {
 unsafe impl Send for Map {}
 // SAFETY: `store` is unsafe and its contract forbids overlapping stores; nothing reads.
 unsafe impl Sync for Map {}
+
+/// How a file is mapped whose file system has it in persistent memory; other file systems refuse that. `None` where lines
+/// cannot be written back.
+pub(super) fn persistent_flags() -> Option<MapFlags> {
+    #[cfg(target_os = "linux")]
+    if cache_lines::is_supported() {
+        return Some(MapFlags::SHARED_VALIDATE | MapFlags::SYNC);
+    }
+    None
+}
 
 /// Extends the file, which ends at the start of `range`, to its end, by zero bytes with allocated disk space.
 pub(super) fn reserve(file: &fs::File, range: Range<u64>) -> io::Result<()> {
@@ -443,6 +518,32 @@ mod tests {
                 }
             });
         }
+    }
+
+    /// As on persistent memory, which this machine need not have: the instructions are the same.
+    #[test]
+    fn persistent_memory_is_synced_without_the_system() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        let mut mapped = PosixMapped::create(&Descriptors::of_process(), &path, 100_000).unwrap();
+        let Some(map) = mapped.map.as_mut().filter(|_| cache_lines::is_supported()) else { return };
+        map.is_persistent = true;
+        mapped.write(99_000, b"end");
+        mapped.write(50, b"begin");
+        assert_eq!(*mapped.unsynced.lock(), 50..99_003);
+        // The system would say that it has lost something.
+        mapped.lost.store(true, Ordering::SeqCst);
+        mapped.sync().unwrap();
+        assert!(mapped.unsynced.lock().is_empty());
+        mapped.write(7, b"x");
+        mapped.seal().unwrap();
+        assert!(mapped.unsynced.lock().is_empty());
+        mapped.sync().unwrap();
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(
+            (bytes[7], &bytes[50..55], &bytes[99_000..99_003]),
+            (b'x', &b"begin"[..], &b"end"[..])
+        );
     }
 
     #[test]

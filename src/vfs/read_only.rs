@@ -4,10 +4,13 @@
 //! 1. Every call that would change a name or a byte fails with `ReadOnly` and reaches nothing
 //!    below.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Access, DirEntry, File, IoQueue, Lock, MappedFile, OpenFiles, ReadRequest, Vfs};
+use super::{
+    Access, DirEntry, DiskSpace, File, IoQueue, Lock, MappedFile, MemoryDelay, OpenFiles,
+    ReadRequest, Vfs,
+};
 use crate::base::error::{Error, Result};
 
 /// Another file system, read-only.
@@ -70,6 +73,14 @@ impl Vfs for ReadOnlyVfs {
         self.0.exists(path)
     }
 
+    fn canonical(&self, path: &Path) -> Result<PathBuf> {
+        self.0.canonical(path)
+    }
+
+    fn space(&self, path: &Path) -> Result<Option<DiskSpace>> {
+        self.0.space(path)
+    }
+
     fn sync_dir(&self, path: &Path) -> Result<()> {
         refused(path)
     }
@@ -92,6 +103,10 @@ impl Vfs for ReadOnlyVfs {
 
     fn maps_files(&self) -> bool {
         self.0.maps_files()
+    }
+
+    fn memory_delay(&self) -> Option<Arc<dyn MemoryDelay>> {
+        self.0.memory_delay()
     }
 
     fn open_files(&self) -> OpenFiles {

@@ -10,7 +10,9 @@
 //!    store never encounters a full disk, which would be a signal instead of an error.
 //! 2. The addresses are reserved once. Growing maps more of the file behind what is mapped, so no byte moves.
 //! 3. A private map never changes the file. It grows in memory.
-//! 4. No descriptor is kept: the file is opened whenever it grows or is synced.
+//! 4. A file is mapped as persistent memory in all its parts, or in none: where its file system has it there. Then what has
+//!    been written back line by line is durable, and where it is on the memory, before it can be stored to (`MAP_SYNC`).
+//! 5. No descriptor is kept: the file is opened whenever it grows or is synced.
 //!
 //! A page that the system cannot read from the disk is a signal, as in every program that maps files. So whoever maps
 //! a file reads it once through the file first, which returns an error.
@@ -24,8 +26,9 @@ use std::sync::Arc;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::cache_lines;
 use super::posix_file::file_bytes_max;
-use super::posix_mapped::{is_rewritten_in_place, reserve, rewrites_in_place};
+use super::posix_mapped::{is_rewritten_in_place, persistent_flags, reserve, rewrites_in_place};
 use super::{Access, Vfs, io_error};
 #[cfg(not(target_os = "linux"))]
 use crate::base::error::Error;
@@ -62,6 +65,7 @@ pub(crate) struct SharedMap {
     address_bytes: usize,
     mapped_bytes: AtomicUsize,
     sharing: Sharing,
+    is_persistent: bool,
     /// Held while the map grows.
     growing: Mutex<()>,
 }
@@ -106,6 +110,7 @@ impl SharedMap {
                 return Ok(None);
             }
         };
+        let is_persistent = sharing == Sharing::Shared && maps_persistently(&system_file);
         let map = SharedMap {
             vfs: Arc::clone(vfs),
             path: path.to_path_buf(),
@@ -113,6 +118,7 @@ impl SharedMap {
             address_bytes,
             mapped_bytes: AtomicUsize::new(0),
             sharing,
+            is_persistent,
             growing: Mutex::default(),
         };
         if bytes == 0 {
@@ -175,9 +181,10 @@ impl SharedMap {
 
     /// Maps the file's bytes from `mapped` to `bytes`.
     fn map(&self, file: &fs::File, mapped: usize, bytes: usize) -> io::Result<()> {
-        let flags = match self.sharing {
-            Sharing::Shared => MapFlags::SHARED | MapFlags::FIXED,
-            Sharing::Private => MapFlags::PRIVATE | MapFlags::FIXED,
+        let flags = match (self.sharing, persistent_flags()) {
+            (Sharing::Shared, Some(flags)) if self.is_persistent => flags | MapFlags::FIXED,
+            (Sharing::Shared, _) => MapFlags::SHARED | MapFlags::FIXED,
+            (Sharing::Private, _) => MapFlags::PRIVATE | MapFlags::FIXED,
         };
         // SAFETY: the range is inside the reserved addresses, and nobody has been told of it yet.
         unsafe {
@@ -201,6 +208,27 @@ impl SharedMap {
         }
         self.mapped_bytes.store(bytes, Ordering::Release);
         Ok(())
+    }
+
+    /// Whether what is written back and fenced is durable, without a sync.
+    pub(crate) fn is_persistent(&self) -> bool {
+        self.is_persistent
+    }
+
+    /// Begins to write the cache lines of a range back to persistent memory. Elsewhere, nothing.
+    pub(crate) fn write_back(&self, range: Range<usize>) {
+        if self.is_persistent {
+            assert!(range.end <= self.bytes(), "{range:?} of {} bytes", self.bytes());
+            // SAFETY: the range is mapped. `start` is not above `end`, or there is nothing to do.
+            unsafe { cache_lines::write_back(self.base.add(range.start), range.len()) };
+        }
+    }
+
+    /// Waits for the lines that this thread has begun to write back.
+    pub(crate) fn fence(&self) {
+        if self.is_persistent {
+            cache_lines::fence();
+        }
     }
 
     /// Makes everything stored so far durable.
@@ -319,6 +347,16 @@ fn fills_holes(file: &fs::File, path: &Path, bytes: u64) -> Result<bool> {
     }
     #[cfg(not(target_os = "linux"))]
     Ok(false)
+}
+
+/// Whether the file system has the file, which has at least one page or may get it, in persistent memory.
+fn maps_persistently(file: &fs::File) -> bool {
+    let Some(flags) = persistent_flags() else { return false };
+    // SAFETY: the kernel chooses addresses that nothing else uses, and nobody is told of them.
+    unsafe {
+        let mapped = rustix::mm::mmap(ptr::null_mut(), MAP_STEP_BYTES, ACCESS, flags, file, 0);
+        mapped.map(|start| rustix::mm::munmap(start, MAP_STEP_BYTES)).is_ok()
+    }
 }
 
 /// Reserves addresses that cannot be accessed.

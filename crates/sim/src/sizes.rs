@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use spinney::vfs::Vfs;
-use spinney::{Builder, Database, MergeOperator};
+use spinney::{Builder, Database, MergeOperator, PersistentMemory};
 
 use crate::kinds::Kinds;
 use crate::random::Random;
@@ -32,6 +32,8 @@ pub struct Sizes {
     pub gap_entries: Option<u32>,
     /// Whether the store rests as soon as nobody writes.
     pub rests: bool,
+    /// Whether the journal is in a directory of its own, as on persistent memory.
+    pub is_split: bool,
 }
 
 impl Sizes {
@@ -59,6 +61,8 @@ impl Sizes {
                 _ => None,
             },
             rests: random.one_in(4),
+            // Drawn from numbers of its own: the other sizes of a seed stay.
+            is_split: Random::new(&[seed, 2]).one_in(4),
         }
     }
 
@@ -69,6 +73,7 @@ impl Sizes {
 
     /// How to open a store of these sizes.
     pub fn builder_on(&self, vfs: Arc<dyn Vfs>, dir: impl AsRef<Path>) -> Builder {
+        let memory = dir.as_ref().with_extension("memory");
         let builder = Database::builder(dir)
             .vfs(vfs)
             .memory_budget(1 << 20)
@@ -86,6 +91,10 @@ impl Sizes {
             None => builder,
         };
         let builder = if self.rests { builder.rest_nanos(0) } else { builder };
+        let builder = match self.is_split {
+            true => builder.persistent_memory(PersistentMemory::at(memory)),
+            false => builder,
+        };
         match self.gap_entries {
             Some(entries) => builder.gap_entries_min(entries),
             None => builder,

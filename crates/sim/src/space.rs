@@ -73,7 +73,7 @@ fn settle(db: &Database) -> spinney::Result<()> {
 }
 
 fn is_own(name: &str) -> bool {
-    ["SPINNEY", "LOCK", "DURABLE"].contains(&name) || name.starts_with("journal-")
+    ["SPINNEY", "LOCK", "DURABLE", "MEMORY"].contains(&name) || name.starts_with("journal-")
 }
 
 /// Loads a store in memory, overwrites and deletes, with a snapshot held or without, as the seed

@@ -37,6 +37,7 @@ use crate::manifest::LOCK_FILE_NAME;
 use crate::merge::MergeOperator;
 use crate::store::checkpoint::{discard, refuse_inside};
 use crate::store::options::Builder;
+use crate::store::persistent_memory::PersistentMemory;
 use crate::vfs::{Vfs, sync_parent};
 
 /// Number of pairs between two calls of a progress callback.
@@ -195,6 +196,13 @@ impl Repair {
         self
     }
 
+    /// Says where the source's persistent memory is, if that is not where the source says, or if the source does not say it
+    /// any more. The new store has none.
+    pub fn persistent_memory(mut self, memory: PersistentMemory) -> Repair {
+        self.builder = self.builder.persistent_memory(memory);
+        self
+    }
+
     /// Registers a merge operator under its name. `"u64_add"` and `"append"` are always registered. Without
     /// the operator of a keyspace, operands are copied unchanged ([`RepairedKeyspace::keys_not_folded`]).
     pub fn merge_operator(mut self, operator: Arc<dyn MergeOperator>) -> Repair {
@@ -333,6 +341,7 @@ impl Repair {
     fn write(&mut self, source: &Source, target: &Path) -> Result<RepairReport> {
         let mut builder = self.builder.clone();
         builder.path = target.to_path_buf();
+        builder.persistent_memory = None;
         for name in source.keyspaces.iter().filter_map(|it| it.options.merge_operator.clone()) {
             let operators = &mut builder.merge_operators;
             operators.entry(name.clone()).or_insert_with(|| Arc::new(Unregistered { name }));

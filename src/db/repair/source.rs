@@ -17,6 +17,7 @@ use crate::manifest::{
 };
 use crate::merge::{Contained, MergeContext, MergeOperator};
 use crate::store::options::{Builder, MIB};
+use crate::store::persistent_memory::attach_what_is_left;
 use crate::store::state::Blobs;
 use crate::store::strangers::{origins_of_unknown, stranger};
 use crate::table::{BlobFiles, Caching, TableSalvage};
@@ -73,6 +74,8 @@ impl Source {
     /// Opens what is left of the store in `path`, for nobody else if `alone`.
     pub(super) fn open(path: &Path, builder: &Builder, alone: bool) -> Result<Source> {
         let vfs: Arc<dyn Vfs> = Arc::new(ReadOnlyVfs(Arc::clone(&builder.vfs)));
+        let memory = builder.persistent_memory.as_ref();
+        let (vfs, lost) = attach_what_is_left(vfs, path, memory)?;
         let not_a_store = |reason: &str| Error::NotAStore {
             path: path.to_path_buf(),
             reason: reason.to_string(),
@@ -125,6 +128,8 @@ impl Source {
             _lock: lock,
         };
         source.add_problems(manifest.problems.iter().cloned());
+        let is_lost = lost.is_some();
+        source.add_problems(lost);
         let exact = source.exact_ranges(&manifest, &names);
         let mut found = match exact {
             Some(found) => {
@@ -134,6 +139,7 @@ impl Source {
             None => source.found_ranges(&manifest, &names)?,
         };
         let replayed = source.replay(&*vfs, path, &manifest, &mut found)?;
+        source.journal_incomplete |= is_lost;
         source.make_keyspaces(found, replayed, builder, &blobs);
         Ok(source)
     }

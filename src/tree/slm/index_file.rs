@@ -1,9 +1,10 @@
 //! The file of the location index, and whether it is to be trusted.
 //!
 //! Invariants:
-//! 1. Whoever opens a store trusts the file if it was closed, and belongs to the level as the manifest has it, or if
-//!    neither the system has been started nor the file system mounted since the process that had it ended: then the file
-//!    has what that stored, in the order of its stores. Otherwise the index is built from the tables.
+//! 1. Whoever opens a store trusts the file if it was closed, and belongs to the level as the manifest has it; if it is on
+//!    persistent memory; or if neither the system has been started nor the file system mounted since the process that had
+//!    it ended: then the file has what that stored, in the order of its stores. Otherwise the index is built from the
+//!    tables.
 //! 2. A file that was closed is known not to be, durably, before anything in it changes.
 //! 3. Once something is not in the file, it is not to be trusted, whatever is put into it later.
 //! 4. Without a file that can be mapped, the index is in memory, and built whenever the store is opened.
@@ -21,7 +22,7 @@ use crate::base::ids::{FileId, Seqno};
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::cache::{DataFiles, FileType};
 use crate::location_index::{LocationIndex, load_note, store_note};
-use crate::pmem::{Emulated, HeapRegion, Latency, MappedRegion, Region};
+use crate::pmem::{Emulated, HeapRegion, MappedRegion, Region};
 use crate::tree::TreeContext;
 use crate::vfs::{Access, SharedMap, Sharing, Vfs};
 
@@ -45,6 +46,8 @@ const UNTRUSTED: u64 = 0;
 const OPEN: u64 = 1;
 /// It was closed.
 const CLOSED: u64 = 2;
+/// It is open, on persistent memory, which keeps what has been written back.
+const OPEN_PERSISTENT: u64 = 3;
 
 /// The file of an index that is open.
 pub(super) struct IndexFile {
@@ -99,12 +102,11 @@ pub(super) fn open(
     Ok(OpenedIndex { index, file: None, found: None })
 }
 
-/// The region, or one that is slower, if the options say so.
+/// The region, or one that is slower, if persistent memory is emulated.
 fn with_latency(context: &TreeContext, region: Arc<dyn Region>) -> Arc<dyn Region> {
-    let latency = Parameters::new(&context.options()).latency;
-    match latency == Latency::default() {
-        true => region,
-        false => Arc::new(Emulated::new(region, latency, Arc::clone(&context.clock))),
+    match context.files.vfs.memory_delay() {
+        None => region,
+        Some(delay) => Arc::new(Emulated::new(region, delay)),
     }
 }
 
@@ -150,7 +152,7 @@ fn open_file(
         if was_closed { file.sync() } else { Ok(()) }
     };
     if let Some(settled) = settled {
-        begin(OPEN)?;
+        begin(file.open_trust())?;
         let mut live = BTreeMap::new();
         let mut visit = |table: u32| *live.entry(table).or_default() += 1;
         let opened = LocationIndex::open(Arc::clone(&memory), identity, &mut |location| {
@@ -219,6 +221,11 @@ impl IndexFile {
         self.files.path(self.id, FileType::LocationIndex)
     }
 
+    /// What the file says while it is open, and to be trusted.
+    fn open_trust(&self) -> u64 {
+        if self.region.is_persistent() { OPEN_PERSISTENT } else { OPEN }
+    }
+
     fn sync(&self) -> Result<()> {
         match self.sharing {
             Sharing::Shared => self.region.sync(),
@@ -237,6 +244,8 @@ impl IndexFile {
         let settled = Seqno(note(SETTLED_NOTE)?);
         let is_trusted = match note(TRUST_NOTE)? {
             OPEN => mount != 0 && note(MOUNT_NOTE)? == mount,
+            // A power loss leaves what the death of the process would.
+            OPEN_PERSISTENT => self.region.is_persistent(),
             CLOSED => {
                 note(LEVEL_NOTE)?
                     == level_hash(records.iter().map(|(number, it)| (*number, it.file, it.settled)))
@@ -261,7 +270,7 @@ impl IndexFile {
         }
         // Trusted without the number, it would be given tables again that it has.
         if !self.lacks.load(Ordering::SeqCst) {
-            store_note(&*self.region, TRUST_NOTE, OPEN);
+            store_note(&*self.region, TRUST_NOTE, self.open_trust());
         }
     }
 
@@ -280,7 +289,7 @@ impl IndexFile {
     /// The index is what belongs to a level. Nobody changes it meanwhile.
     pub(super) fn close(&self, level: &Level, flushed: Seqno) {
         self.settled(flushed);
-        let is_open = load_note(&*self.region, TRUST_NOTE) == Some(OPEN);
+        let is_open = load_note(&*self.region, TRUST_NOTE) == Some(self.open_trust());
         if !is_open || self.sharing == Sharing::Private {
             return;
         }

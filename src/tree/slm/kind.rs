@@ -2,9 +2,7 @@
 
 #[cfg(feature = "fuzz")]
 use super::fuzz::TARGETS;
-use super::parameters::{
-    EMULATED_FENCE_NANOS, EMULATED_MIB_PER_SECOND, LIVE_PERCENT_MIN, WITHOUT_LEAF_SCANS,
-};
+use super::parameters::{LIVE_PERCENT_MIN, WITHOUT_LEAF_SCANS};
 use super::{Slm, SlmTree};
 use crate::tree::kinds::{Kind, TreeKind};
 use crate::tree::options::KeyspaceOptions;
@@ -14,13 +12,7 @@ use crate::tree::versioned::repair_ranges;
 /// The kind's entry.
 pub(in crate::tree) const KIND: Kind = Kind {
     name: "slm",
-    own_options: &[
-        &LIVE_PERCENT_MIN,
-        &WITHOUT_LEAF_SCANS,
-        &WITHOUT_SEEK_COMPACTION,
-        &EMULATED_FENCE_NANOS,
-        &EMULATED_MIB_PER_SECOND,
-    ],
+    own_options: &[&LIVE_PERCENT_MIN, &WITHOUT_LEAF_SCANS, &WITHOUT_SEEK_COMPACTION],
     space_amplification_max_percent: 133,
     open: |context, edits, flushed| Ok(SlmTree::open(context, edits, flushed)?),
     has_heads: false,
@@ -47,23 +39,5 @@ impl KeyspaceOptions {
     /// of the kind `slm`.
     pub fn leaf_scans(self, leaf_scans: bool) -> KeyspaceOptions {
         self.own(&WITHOUT_LEAF_SCANS, u32::from(!leaf_scans))
-    }
-
-    /// For measurements: the index is as slow as persistent memory, as SLM-DB's evaluation emulates it (section 6.1). Whoever
-    /// has written something to it waits `fence_nanos` for it (1 ms at most), and everybody together writes no more than
-    /// `mib_per_second` (0: no limit). What is durable when is not changed by that. It applies from the next opening of the
-    /// store on. An option of the kind `slm`.
-    ///
-    /// ```
-    /// # fn main() -> spinney::Result<()> {
-    /// # let db = spinney::Database::builder_in_memory().open()?;
-    /// // 500 ns for each fence, and 8 GB/s.
-    /// let slow = spinney::KeyspaceOptions::slm().emulated_memory(500, 7629);
-    /// let items = db.keyspace("items", slow)?;
-    /// items.put("key", "value")?;
-    /// # Ok(()) }
-    /// ```
-    pub fn emulated_memory(self, fence_nanos: u32, mib_per_second: u32) -> KeyspaceOptions {
-        self.own(&EMULATED_FENCE_NANOS, fence_nanos).own(&EMULATED_MIB_PER_SECOND, mib_per_second)
     }
 }

@@ -1,6 +1,5 @@
 //! Sizes and limits of the level.
 
-use crate::pmem::Latency;
 use crate::tree::TreeOptions;
 use crate::tree::description::{NamedCount, named};
 use crate::tree::own_options::{OwnOption, WITHOUT_SEEK_COMPACTION, show_choice};
@@ -24,23 +23,6 @@ pub(super) const WITHOUT_LEAF_SCANS: OwnOption = OwnOption {
     nearest: |without| without.min(1),
     show: |without| (without != 0).to_string(),
 };
-/// Emulated persistent memory: how long a fence of the index waits, in nanoseconds, if there is something to wait for
-/// (SLM-DB, section 6.1).
-pub(super) const EMULATED_FENCE_NANOS: OwnOption = OwnOption {
-    tag: 11,
-    name: "emulated_fence_nanos",
-    about: "for measurements: each fence of the index waits so long, in nanoseconds",
-    nearest: |nanos| nanos.min(1_000_000),
-    show: |nanos| nanos.to_string(),
-};
-/// Emulated persistent memory: how fast the index is written, in MiB a second.
-pub(super) const EMULATED_MIB_PER_SECOND: OwnOption = OwnOption {
-    tag: 12,
-    name: "emulated_mib_per_second",
-    about: "for measurements: the index is written no faster, in MiB a second; 0: as fast as the memory",
-    nearest: |mib| mib,
-    show: |mib| mib.to_string(),
-};
 /// Of an index in a file, as many memtables count as memory of the store at most: a quarter of the budget, by default.
 /// The system drops pages of the file if it needs the memory.
 const INDEX_MEMTABLES_MAX: u64 = 4;
@@ -59,8 +41,6 @@ pub(in crate::tree) struct Parameters {
     /// Leaf scans and range queries name tables that are to be merged.
     pub(super) scans_leaves: bool,
     pub(super) counts_range_reads: bool,
-    /// Of the index, from the next opening on.
-    pub(super) latency: Latency,
 }
 
 impl Parameters {
@@ -76,11 +56,6 @@ impl Parameters {
             index_memory_bytes_max: INDEX_MEMTABLES_MAX * options.memtable_bytes.max(1024),
             scans_leaves: options.own.get(&WITHOUT_LEAF_SCANS) == 0,
             counts_range_reads: options.own.get(&WITHOUT_SEEK_COMPACTION) == 0,
-            latency: Latency {
-                fence_nanos: u64::from(options.own.get(&EMULATED_FENCE_NANOS)),
-                line_nanos: 0,
-                bytes_per_second: u64::from(options.own.get(&EMULATED_MIB_PER_SECOND)) << 20,
-            },
         }
     }
 
@@ -92,8 +67,6 @@ impl Parameters {
             ("index_memory_bytes_max", self.index_memory_bytes_max),
             ("scans_leaves", u64::from(self.scans_leaves)),
             ("counts_range_reads", u64::from(self.counts_range_reads)),
-            ("emulated_fence_nanos", self.latency.fence_nanos),
-            ("emulated_bytes_per_second", self.latency.bytes_per_second),
         ])
     }
 }

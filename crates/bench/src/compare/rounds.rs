@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::Found;
 use super::child::Running;
 use super::options::Run;
-use crate::engine::EngineName;
+use crate::engine::{EngineName, remove};
 use crate::measure::cgroup::Cgroup;
 use crate::measure::device;
 use crate::measure::measurement::Measurement;
@@ -104,7 +104,7 @@ impl Lane {
         {
             eprintln!("{}: closing: {what}", self.name);
         }
-        let _ = fs::remove_dir_all(&self.plan.dir);
+        remove(&self.plan.dir);
         self.failed = false;
     }
 }

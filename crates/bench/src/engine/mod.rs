@@ -8,6 +8,7 @@
 //!    not the default has its reason beside it.
 
 use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -257,6 +258,12 @@ const KNOWN: &[Known] = &[
         lacks: &[],
     },
 ];
+
+/// Removes all files of an engine in this directory, as far as possible.
+pub fn remove(dir: &Path) {
+    let _ = fs::remove_dir_all(dir);
+    let _ = fs::remove_dir_all(spinney::memory_dir(dir));
+}
 
 impl EngineName {
     /// Opens the engine in a directory that is empty or has its files.

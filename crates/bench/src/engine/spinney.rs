@@ -2,18 +2,20 @@
 //! sets one thing more, for comparisons of trees at equal sizes, and a configuration such as
 //! `stb-noseek` switches one thing off, to show what it is worth.)
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use spinney::{Database, Keyspace, KeyspaceOptions, TreeKind};
+use spinney::{Database, EmulatedMemory, Keyspace, KeyspaceOptions, PersistentMemory, TreeKind};
 
 use super::{Compression, Durability, Engine, Result, Session, Settings};
 
 /// Kinds with something switched off: filters of tables, seeks into several tables at once, the merging
 /// of what has been sought too much, more than one table in a guard (PebblesDB-1 of its slides), or more than one large
-/// piece in a leaf (the single tier of CompassDB's paper). `tph` with the paper's perfect hash functions. And `slm` with
-/// other thresholds, without a way to choose what to merge, or with an index in emulated persistent memory: as slow as the
-/// number of nanoseconds and the bandwidth say.
-const VARIANTS: [&str; 19] = [
+/// piece in a leaf (the single tier of CompassDB's paper). `tph` with the paper's perfect hash functions. `slm` with other
+/// thresholds, or without a way to choose what to merge. And kinds with journal and index in emulated persistent memory: as
+/// slow as the number of nanoseconds and the bandwidth say.
+const VARIANTS: [&str; 22] = [
     "stb-serial",
     "stb-noseek",
     "flsm-nofilter",
@@ -33,6 +35,9 @@ const VARIANTS: [&str; 19] = [
     "slm-pm500",
     "slm-pm900",
     "slm-pm500x2gb",
+    "slm-pm500x5gb",
+    "slm-pm500x8gb",
+    "stb-pm500",
 ];
 
 pub(super) fn configurations() -> Vec<&'static str> {
@@ -55,6 +60,31 @@ fn one_level(options: KeyspaceOptions) -> KeyspaceOptions {
     options.one_level(true).space_amplification_max(2.0)
 }
 
+/// The emulated memory of a configuration.
+fn emulated(variant: &str) -> Option<EmulatedMemory> {
+    let (nanos, gigabytes) = match variant {
+        "pm300" => (300, 0),
+        "pm500" => (500, 0),
+        "pm900" => (900, 0),
+        "pm500x2gb" => (500, 2),
+        "pm500x5gb" => (500, 5),
+        "pm500x8gb" => (500, 8),
+        _ => return None,
+    };
+    let bytes_per_second = gigabytes * 1_000_000_000;
+    Some(EmulatedMemory { fence_nanos: nanos, bytes_per_second, ..EmulatedMemory::default() })
+}
+
+/// Where the emulated memory of the store in `dir` is: in memory, if the system has a file system for that.
+pub(crate) fn memory_dir(dir: &Path) -> PathBuf {
+    let in_memory = Path::new("/dev/shm");
+    let mut parts = dir.iter().rev().filter_map(|part| part.to_str());
+    match (in_memory.is_dir(), parts.next(), parts.next()) {
+        (true, Some(name), Some(parent)) => in_memory.join(format!("{parent}-{name}")),
+        _ => dir.with_extension("memory"),
+    }
+}
+
 pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn Engine>> {
     let text = |error: spinney::Error| error.to_string();
     let (kind, without) = configuration.split_once('-').unwrap_or((configuration, ""));
@@ -65,6 +95,14 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
         .seek_compaction(without != "noseek");
     if let Some(bytes) = settings.memtable_bytes {
         builder = builder.memtable_bytes(bytes);
+    }
+    if let Some(memory) = emulated(without) {
+        let path = memory_dir(&settings.dir);
+        if !settings.dir.join("SPINNEY").exists() {
+            // What a run has left that was killed.
+            let _ = fs::remove_dir_all(&path);
+        }
+        builder = builder.persistent_memory(PersistentMemory::at(path).emulated(memory));
     }
     let db = builder.open().map_err(text)?;
     let compression = match settings.compression {
@@ -83,10 +121,6 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
         "noleafscans" => options = options.leaf_scans(false),
         "live60" => options = options.live_percent_min(60),
         "live80" => options = options.live_percent_min(80),
-        "pm300" => options = options.emulated_memory(300, 0),
-        "pm500" => options = options.emulated_memory(500, 0),
-        "pm900" => options = options.emulated_memory(900, 0),
-        "pm500x2gb" => options = options.emulated_memory(500, 2 << 10),
         _ => {}
     }
     let keyspace = db.keyspace("bench", options).map_err(text)?;

@@ -117,6 +117,7 @@ pub fn begin(kinds: Kinds) -> Result<Base, String> {
         iterator_calls: None,
         gap_entries: Some(1),
         rests: false,
+        is_split: false,
     };
     let empty = Base { settles: false, ..Base::empty(sizes, None) };
     let made = empty.work(prelude())?;

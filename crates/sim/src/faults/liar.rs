@@ -124,6 +124,8 @@ fn named(error: &Error) -> Verdict {
     let fits = match error {
         Error::Corruption { file, .. } => file.starts_with("/data"),
         Error::Io { path, .. } => path.starts_with("/data"),
+        // The disk has lost all that there was.
+        Error::InvalidArgument { what } => what.contains("is on persistent memory in /data"),
         _ => false,
     };
     match fits {

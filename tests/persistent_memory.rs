@@ -1,0 +1,286 @@
+//! Stores whose journal and indexes are in a directory of their own, as on persistent memory.
+
+#[macro_use]
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{assert_sound, contents, copy, files, flip, pairs};
+use spinney::vfs::{Access, MemoryVfs, Vfs};
+use spinney::{
+    Builder, Database, Durability, EmulatedMemory, Error, Keyspace, KeyspaceOptions, MIB,
+    PersistentMemory, Repair, TreeKind,
+};
+
+of_every_kind! {
+    commits_survive_in_the_other_directory a_store_gets_its_memory_later
+    repair_finds_the_journal_on_the_memory
+}
+
+const STORE: &str = "/store";
+const MEMORY: &str = "/memory";
+
+fn builder(vfs: &MemoryVfs, path: &str) -> Builder {
+    Database::builder(path)
+        .vfs(Arc::new(vfs.clone()))
+        .memory_budget(2 * MIB)
+        .memtable_bytes(12 << 10)
+        .deterministic(5)
+}
+
+fn with_memory(vfs: &MemoryVfs) -> Builder {
+    builder(vfs, STORE).persistent_memory(PersistentMemory::at(MEMORY))
+}
+
+fn names(vfs: &MemoryVfs, dir: &str) -> Vec<String> {
+    vfs.read_names(Path::new(dir)).unwrap()
+}
+
+fn has_journal(vfs: &MemoryVfs, dir: &str) -> bool {
+    names(vfs, dir).iter().any(|name| name.starts_with("journal-"))
+}
+
+/// Puts pairs, of which the last are in the journal alone.
+fn fill(db: &Database, kind: TreeKind, values: std::ops::Range<u32>) -> Keyspace {
+    let items = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
+    for value in values {
+        items.put(format!("{:04}", value % 400), format!("{value:0100}")).unwrap();
+    }
+    items
+}
+
+fn expected(values: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let newest = |key: u32| (0..values).rev().find(|value| value % 400 == key).unwrap();
+    let pair =
+        |key| (format!("{key:04}").into_bytes(), format!("{:0100}", newest(key)).into_bytes());
+    (0..400.min(values)).map(pair).collect()
+}
+
+/// What the death of the process leaves now.
+fn left_of(vfs: &MemoryVfs) -> MemoryVfs {
+    let left = copy(vfs, Path::new(STORE));
+    for dir in [MEMORY, "/moved"].map(Path::new).into_iter().filter(|dir| vfs.exists(dir).unwrap())
+    {
+        left.create_dir_all(dir).unwrap();
+        for (name, _) in files(vfs, dir) {
+            let path = dir.join(name);
+            let file = left.create(&path, Access::Buffered).unwrap();
+            file.write_at(0, &contents(vfs, &path)).unwrap();
+        }
+    }
+    left
+}
+
+fn assert_holds(db: &Database, values: u32) {
+    assert_eq!(pairs(db.existing_keyspace("items").unwrap().iter()), expected(values));
+    assert_sound(db);
+}
+
+fn commits_survive_in_the_other_directory(kind: TreeKind) {
+    let vfs = MemoryVfs::new();
+    let db = with_memory(&vfs).open().unwrap();
+    fill(&db, kind, 0..1_000);
+    assert!(has_journal(&vfs, MEMORY) && !has_journal(&vfs, STORE));
+    let left = left_of(&vfs);
+    db.close().unwrap();
+    for vfs in [vfs, left] {
+        // Without a word of the memory, with it, and for reading.
+        assert_holds(&builder(&vfs, STORE).open_read_only().unwrap(), 1_000);
+        let db = builder(&vfs, STORE).open().unwrap();
+        assert_holds(&db, 1_000);
+        fill(&db, kind, 1_000..1_100);
+        drop(db);
+        let db = with_memory(&vfs).open().unwrap();
+        assert_holds(&db, 1_100);
+        assert!(has_journal(&vfs, MEMORY) && !has_journal(&vfs, STORE));
+        // A checkpoint is a store by itself.
+        db.checkpoint("/copy").unwrap();
+        drop(db);
+        let taken = builder(&vfs, "/copy").persistent_memory(PersistentMemory::at(MEMORY));
+        assert_conflict(taken.open());
+        assert_holds(&builder(&vfs, "/copy").open().unwrap(), 1_100);
+    }
+}
+
+fn a_store_gets_its_memory_later(kind: TreeKind) {
+    let vfs = MemoryVfs::new();
+    let db = builder(&vfs, STORE).open().unwrap();
+    fill(&db, kind, 0..1_000);
+    let vfs = left_of(&vfs);
+    drop(db);
+    assert!(has_journal(&vfs, STORE));
+    let db = with_memory(&vfs).open().unwrap();
+    assert_holds(&db, 1_000);
+    let items = fill(&db, kind, 1_000..2_000);
+    let left = left_of(&vfs);
+    items.flush().unwrap();
+    drop((db, items));
+    for vfs in [vfs, left] {
+        let db = builder(&vfs, STORE).open().unwrap();
+        assert_holds(&db, 2_000);
+        fill(&db, kind, 2_000..3_000).flush().unwrap();
+        db.wait_idle().unwrap();
+        // What the store's own directory had is not needed any more.
+        assert!(!has_journal(&vfs, STORE), "{:?}", names(&vfs, STORE));
+    }
+}
+
+fn repair_finds_the_journal_on_the_memory(kind: TreeKind) {
+    for superblock in [true, false] {
+        let vfs = MemoryVfs::new();
+        let db = with_memory(&vfs).open().unwrap();
+        fill(&db, kind, 0..1_000);
+        let vfs = left_of(&vfs);
+        drop(db);
+        flip(&vfs, Path::new("/store/manifest-00000001"), 20);
+        let mut repair = Repair::new(STORE).vfs(Arc::new(vfs.clone())).deterministic(5);
+        if !superblock {
+            vfs.remove(Path::new("/store/SPINNEY")).unwrap();
+            vfs.remove(Path::new("/store/MEMORY")).unwrap();
+            repair = repair.persistent_memory(PersistentMemory::at(MEMORY));
+        }
+        repair.into_new("/repaired").unwrap();
+        assert!(!names(&vfs, "/repaired").contains(&"MEMORY".to_string()));
+        assert_holds(&builder(&vfs, "/repaired").open().unwrap(), 1_000);
+    }
+}
+
+fn assert_invalid(result: spinney::Result<Database>) {
+    assert!(matches!(result, Err(Error::InvalidArgument { .. })), "{result:?}");
+}
+
+fn assert_conflict(result: spinney::Result<Database>) {
+    assert!(matches!(result, Err(Error::Conflict { .. })), "{result:?}");
+}
+
+/// The directory of a store without persistent memory was taken for one. The other store removed its files.
+#[test]
+fn a_directory_of_another_store_is_no_memory() {
+    let vfs = MemoryVfs::new();
+    let db = builder(&vfs, MEMORY).open().unwrap();
+    fill(&db, TreeKind::default(), 0..1_000);
+    drop(db);
+    assert_conflict(with_memory(&vfs).deterministic(7).open());
+    vfs.create_dir_all(Path::new("/rest")).unwrap();
+    vfs.create(Path::new("/rest/00000001.index"), Access::Buffered).unwrap();
+    let memory = PersistentMemory::at("/rest");
+    assert_conflict(builder(&vfs, "/third").persistent_memory(memory).open());
+    assert_holds(&builder(&vfs, MEMORY).open().unwrap(), 1_000);
+}
+
+#[test]
+fn a_store_is_not_opened_without_its_memory() {
+    let vfs = MemoryVfs::new();
+    let db = with_memory(&vfs).open().unwrap();
+    fill(&db, TreeKind::default(), 0..1_000);
+    let vfs = left_of(&vfs);
+    drop(db);
+    let at = |path: &str| builder(&vfs, STORE).persistent_memory(PersistentMemory::at(path));
+    // Another directory that is empty, and one that is another store's.
+    assert_conflict(at("/elsewhere").open());
+    assert!(!vfs.exists(Path::new("/elsewhere")).unwrap());
+    let other = builder(&vfs, "/other").deterministic(6);
+    drop(other.persistent_memory(PersistentMemory::at("/others")).open().unwrap());
+    assert_conflict(at("/others").open());
+    assert_invalid(at("/store/inside").open());
+    // It has been moved.
+    vfs.rename(Path::new(MEMORY), Path::new("/moved")).unwrap();
+    assert_invalid(at("/elsewhere").open());
+    assert_invalid(builder(&vfs, STORE).open());
+    assert_invalid(builder(&vfs, STORE).open_read_only());
+    assert_holds(&at("/moved").open_read_only().unwrap(), 1_000);
+    drop(at("/moved").open().unwrap());
+    let db = builder(&vfs, STORE).open().unwrap();
+    assert_holds(&db, 1_000);
+    fill(&db, TreeKind::default(), 1_000..1_010);
+    let vfs = left_of(&vfs);
+    drop(db);
+    // It is lost, with the commits that were there alone.
+    vfs.rename(Path::new("/moved"), Path::new("/lost")).unwrap();
+    assert_invalid(builder(&vfs, STORE).open());
+    let memory = PersistentMemory::at("/new");
+    let salvaged = builder(&vfs, STORE).persistent_memory(memory).salvage_journal(true);
+    let db = salvaged.open().unwrap();
+    assert!(!db.recovery().journal_damage.is_empty(), "{:?}", db.recovery());
+    fill(&db, TreeKind::default(), 0..10);
+    drop(db);
+    // It is found again: it has not what has been committed since.
+    assert_conflict(at("/lost").open());
+    assert_conflict(at("/lost").salvage_journal(true).open());
+    vfs.rename(Path::new("/new"), Path::new("/gone")).unwrap();
+    assert_conflict(at("/lost").open());
+    vfs.rename(Path::new("/lost"), Path::new("/new")).unwrap();
+    assert_conflict(builder(&vfs, STORE).open());
+    vfs.rename(Path::new("/new"), Path::new("/lost")).unwrap();
+    vfs.rename(Path::new("/gone"), Path::new("/new")).unwrap();
+    assert!(has_journal(&vfs, "/new") || names(&vfs, "/new").contains(&"MEMORY".to_string()));
+    assert_sound(&builder(&vfs, STORE).open().unwrap());
+}
+
+#[test]
+fn damage_of_either_file_is_an_error_that_names_it() {
+    for file in ["/store/MEMORY", "/memory/MEMORY"] {
+        let vfs = MemoryVfs::new();
+        drop(with_memory(&vfs).open().unwrap());
+        flip(&vfs, Path::new(file), 30);
+        for builder in [builder(&vfs, STORE), with_memory(&vfs)] {
+            let error = builder.open().unwrap_err();
+            assert!(
+                matches!(&error, Error::Corruption { file: named, .. } if *named == *file),
+                "{error}"
+            );
+        }
+    }
+}
+
+/// Two copies of a store would write to the same journal.
+#[test]
+fn two_copies_of_a_directory_do_not_share_a_memory() {
+    let vfs = MemoryVfs::new();
+    drop(with_memory(&vfs).open().unwrap());
+    let copied = copy(&vfs, Path::new(STORE));
+    vfs.create_dir_all(Path::new("/twin")).unwrap();
+    for name in names(&copied, STORE) {
+        let from = Path::new(STORE).join(&name);
+        vfs.hard_link(&from, &Path::new("/twin").join(&name)).unwrap();
+    }
+    let first = builder(&vfs, STORE).open().unwrap();
+    assert_conflict(builder(&vfs, "/twin").open());
+    drop(first);
+    assert_conflict(builder(&vfs, "/twin").open());
+    // Without the first it is the store itself, which has been moved.
+    vfs.rename(Path::new(STORE), Path::new("/elsewhere")).unwrap();
+    vfs.remove(Path::new("/elsewhere/MEMORY")).unwrap();
+    drop(builder(&vfs, "/twin").open().unwrap());
+    drop(builder(&vfs, "/twin").open().unwrap());
+}
+
+/// A commit that is to survive waits for the memory, and not for the disk.
+#[test]
+fn emulated_memory_is_as_slow_as_it_is_told_to_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = EmulatedMemory { fence_nanos: 200_000, ..EmulatedMemory::default() };
+    let memory = PersistentMemory::at(dir.path().join("memory")).emulated(memory);
+    let db = Database::builder(dir.path().join("store")).persistent_memory(memory).open().unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();
+    let began = Instant::now();
+    for number in 0..1_000u32 {
+        let mut batch = db.batch().durability(Durability::Sync);
+        batch.put(&keyspace, number.to_be_bytes(), "value");
+        batch.commit().unwrap();
+    }
+    assert!(began.elapsed() >= Duration::from_millis(200), "{:?}", began.elapsed());
+    // So is an index: each key that comes into it is a fence at least.
+    let began = Instant::now();
+    keyspace.flush().unwrap();
+    db.wait_idle().unwrap();
+    assert!(began.elapsed() >= Duration::from_millis(200), "{:?}", began.elapsed());
+    assert!((0..1_000u32).all(|number| keyspace.contains_key(number.to_be_bytes()).unwrap()));
+    let on_memory = std::fs::read_dir(dir.path().join("memory")).unwrap();
+    let mut on_memory: Vec<_> = on_memory.map(|entry| entry.unwrap().path()).collect();
+    on_memory.retain(|path| path.extension().is_some_and(|extension| extension == "index"));
+    assert_eq!(on_memory.len(), 1, "the index is on the memory");
+    db.close().unwrap();
+}
