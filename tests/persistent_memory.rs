@@ -219,6 +219,23 @@ fn a_store_is_not_opened_without_its_memory() {
     assert_sound(&builder(&vfs, STORE).open().unwrap());
 }
 
+/// A journal that is whole was out of reach of every way to it.
+#[test]
+fn a_damaged_file_of_the_memory_does_not_take_the_journal_along() {
+    let vfs = MemoryVfs::new();
+    let db = with_memory(&vfs).open().unwrap();
+    fill(&db, TreeKind::default(), 0..1_000);
+    let vfs = left_of(&vfs);
+    drop(db);
+    flip(&vfs, Path::new("/memory/MEMORY"), 30);
+    let report = Repair::new(STORE).vfs(Arc::new(vfs.clone())).deterministic(5);
+    let report = report.into_new("/repaired").unwrap();
+    assert!(!report.is_exact(), "{report:?}");
+    assert_holds(&builder(&vfs, "/repaired").open().unwrap(), 1_000);
+    let db = with_memory(&vfs).salvage_journal(true).open().unwrap();
+    assert_holds(&db, 1_000);
+}
+
 #[test]
 fn damage_of_either_file_is_an_error_that_names_it() {
     for file in ["/store/MEMORY", "/memory/MEMORY"] {
@@ -250,11 +267,11 @@ fn two_copies_of_a_directory_do_not_share_a_memory() {
     assert_conflict(builder(&vfs, "/twin").open());
     drop(first);
     assert_conflict(builder(&vfs, "/twin").open());
-    // Without the first it is the store itself, which has been moved.
-    vfs.rename(Path::new(STORE), Path::new("/elsewhere")).unwrap();
-    vfs.remove(Path::new("/elsewhere/MEMORY")).unwrap();
-    drop(builder(&vfs, "/twin").open().unwrap());
-    drop(builder(&vfs, "/twin").open().unwrap());
+    // Nor when the first is not there: the memory has what the first has committed since.
+    vfs.rename(Path::new(STORE), Path::new("/moved")).unwrap();
+    assert_conflict(builder(&vfs, "/twin").open());
+    drop(builder(&vfs, "/moved").open().unwrap());
+    drop(builder(&vfs, "/moved").open().unwrap());
 }
 
 /// A commit that is to survive waits for the memory, and not for the disk.

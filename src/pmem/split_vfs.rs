@@ -1,7 +1,8 @@
 //! [`SplitVfs`]: a store's directory of which some files are in another directory, on persistent memory.
 //!
 //! Invariants:
-//! 1. Whoever uses the directory sees one directory: the files of both. Errors name a file where it is.
+//! 1. Whoever uses the directory sees one directory: the files of both. Errors of the file system name a file where it is;
+//!    others name it as if it were in the store's directory.
 //! 2. A file that belongs on the persistent memory is created there. One of an earlier time that is in the store's own
 //!    directory is read, changed and removed there.
 //! 3. What makes names of the directory durable makes those of both durable.

@@ -472,7 +472,7 @@ fn open_locked(
         )));
     }
     let attached = persistent_memory::attach(&builder, vfs, lock, recovered.store_id, read_only)?;
-    let Attached { vfs, lock, lost } = attached;
+    let Attached { vfs, lock, lost, claim } = attached;
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let mut parallelism = Parallelism::new(&builder, cores);
     if read_only {
@@ -544,6 +544,9 @@ fn open_locked(
         .map_err(|error| blame_manifest(error, &context.manifest, &recovered))?;
     let Begun { mut report, memtables_weighed, epoch, last, orphans_removed } = begun;
     report.damage_salvaged.extend(lost);
+    if let Some(claim) = claim {
+        claim.settle()?;
+    }
     let Opened { keyspaces, quarantined, .. } = opened;
     let quarantine = Quarantine::new(quarantined);
     let journal = Arc::new(Journal::create(

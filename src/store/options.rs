@@ -241,10 +241,10 @@ impl Builder {
     /// opening for writing, and what its own directory has of journal and indexes stays there until it is not needed any more.
     /// A copy of one of the two directories is no copy of the store: see
     /// [`Database::checkpoint`](crate::Database::checkpoint). A store that was repaired has a new number, and takes a new
-    /// directory.
+    /// directory. If the memory is lost, [`Builder::salvage_journal`] opens the store with the new one that is named here.
     ///
     /// Opening fails with `InvalidArgument` if the directory is missing or has none of the store's persistent memory; with
-    /// `Conflict` if it has that of another store or an older one of this store, or has files of a store that does not name it.
+    /// `Conflict` if it has that of another store, or of this store at another time, or files of a store that does not name it.
     /// If it is full, writes fail with `Full`, and indexes are in memory from the next opening on.
     ///
     /// ```no_run

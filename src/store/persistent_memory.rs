@@ -2,12 +2,15 @@
 //! (`docs/format/persistent-memory.md`).
 //!
 //! Invariants:
-//! 1. Of two directories that belong together, each says the store's number, how often the store has got another
-//!    directory, and the path of the other. The memory's says so durably before the store's does, and both before a file
-//!    of the store is created there.
-//! 2. A store that has such a directory is not opened without it, nor with an older one or that of another store: its
-//!    newest commits may be there. Only who salvages the journal may do without, and only if it is not there.
-//! 3. Who opens the store has the lock of both directories.
+//! 1. Of two directories that belong together, each has the store's number, the path of the other, and the same tag, which
+//!    is new at each opening for writing. So a copy of either from before the last opening is not taken for it.
+//! 2. A tag is durable first in the memory's file, as *claimed*, and then in the store's. No file of the store is created on
+//!    the memory before. The memory's is *settled* once the manifest has begun the epoch of that opening. A claimed tag that
+//!    the store's file does not have is accepted if the tag before is the store's: a crash came in between.
+//! 3. A store whose file says that it has persistent memory is not opened without it: its newest commits may be there. Only
+//!    who salvages the journal may do without, and names a directory. Until that opening has settled, it counts for nothing:
+//!    the next one has to salvage too, or finds the one that was lost.
+//! 4. Who opens the store has the lock of both directories.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +21,7 @@ use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
 use crate::cache::{DataFiles, FileType};
-use crate::jobs::Clock;
+use crate::jobs::{Clock, unpredictable};
 use crate::journal::SegmentId;
 use crate::manifest::{LOCK_FILE_NAME, SUPERBLOCK_FILE_NAME};
 use crate::pmem::{Delay, EmulatedMemory, SplitVfs};
@@ -32,7 +35,7 @@ const MAGIC: [u8; 8] = *b"SPINMEMO";
 const VERSION: u32 = 1;
 /// Longer paths are refused.
 const PATH_BYTES_MAX: usize = 4096;
-const FIXED_BYTES: usize = 40;
+const FIXED_BYTES: usize = 56;
 
 /// A directory on persistent memory, for [`Builder::persistent_memory`].
 ///
@@ -64,12 +67,24 @@ impl PersistentMemory {
     }
 }
 
+/// How far an opening for writing has come that has made a tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// The manifest has begun its epoch.
+    Settled = 0,
+    Claimed = 1,
+    /// As `Claimed`. The memory that the store had is lost, and what was there is to be given up.
+    ClaimedAnew = 2,
+}
+
 /// What the file says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mate {
     store_id: u64,
-    /// The same in both: it rises when the store gets another directory.
-    generation: u64,
+    tag: u64,
+    /// The tag that the store had before.
+    tag_before: u64,
+    progress: Progress,
     /// The other directory.
     path: PathBuf,
 }
@@ -86,7 +101,9 @@ impl Mate {
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&(path.len() as u32).to_le_bytes());
         out.extend_from_slice(&self.store_id.to_le_bytes());
-        out.extend_from_slice(&self.generation.to_le_bytes());
+        out.extend_from_slice(&self.tag.to_le_bytes());
+        out.extend_from_slice(&self.tag_before.to_le_bytes());
+        out.extend_from_slice(&(self.progress as u64).to_le_bytes());
         out.extend_from_slice(path.as_bytes());
         let sum = checksum(0, &out);
         out.extend_from_slice(&sum.to_le_bytes());
@@ -105,9 +122,18 @@ impl Mate {
         from.version(VERSION, "persistent memory version")?;
         let path_bytes = from.u32("length of a path")? as usize;
         let store_id = from.u64("store id")?;
-        let generation = from.u64("generation")?;
+        let (tag, tag_before) = (from.u64("tag")?, from.u64("tag before")?);
+        let progress = match from.u64("progress")? {
+            0 => Progress::Settled,
+            1 => Progress::Claimed,
+            2 => Progress::ClaimedAnew,
+            other => {
+                let what = "progress of persistent memory";
+                return Err(Error::corruption(file, 40, what, "0 to 2", other));
+            }
+        };
         let path = String::from_utf8_lossy(from.take(path_bytes, "path")?).into_owned();
-        Ok(Mate { store_id, generation, path: PathBuf::from(path) })
+        Ok(Mate { store_id, tag, tag_before, progress, path: PathBuf::from(path) })
     }
 
     /// Reads the file in `dir`, if there is one.
@@ -166,13 +192,36 @@ pub(super) struct Attached {
     pub(super) lock: Box<dyn Lock>,
     /// The persistent memory is lost, and the user does without.
     pub(super) lost: Option<Error>,
+    /// To be settled.
+    pub(super) claim: Option<Claim>,
+}
+
+/// A tag that has been claimed.
+pub(super) struct Claim {
+    vfs: Arc<dyn Vfs>,
+    dir: PathBuf,
+    memory_dir: PathBuf,
+    /// The contents of the store's file, and of the memory's.
+    mates: [Mate; 2],
+}
+
+impl Claim {
+    /// The manifest has begun the epoch.
+    pub(super) fn settle(self) -> Result<()> {
+        let [of_store, of_memory] = self.mates;
+        // First: while the memory's is not settled, another salvage is asked for.
+        if of_store.progress == Progress::ClaimedAnew {
+            Mate { progress: Progress::Settled, ..of_store }.write(&*self.vfs, &self.dir)?;
+        }
+        Mate { progress: Progress::Settled, ..of_memory }.write(&*self.vfs, &self.memory_dir)
+    }
 }
 
 /// The store's file system with its persistent memory, and the lock of both. Without persistent memory, what was given.
 ///
 /// # Errors
 /// `InvalidArgument` if the persistent memory is missing, or is inside the store; `Conflict` if the directory is of another
-/// store, or one that the store has had earlier; `Corruption`; `Locked`; `Io`; `Full`.
+/// store, or of another time; `Corruption`; `Locked`; `Io`; `Full`.
 pub(super) fn attach(
     builder: &Builder,
     vfs: Arc<dyn Vfs>,
@@ -181,15 +230,28 @@ pub(super) fn attach(
     read_only: bool,
 ) -> Result<Attached> {
     let dir = &builder.path;
-    // What was copied into this directory from another store's says nothing of this one.
-    let known = Mate::read(&*vfs, dir)?.filter(|known| known.store_id == store_id);
+    let known = Mate::read(&*vfs, dir)?;
     let chosen = match &builder.persistent_memory {
         Some(memory) => Some(vfs.canonical(&memory.path)?),
         None => None,
     };
+    if let Some(other) = known.as_ref().filter(|known| known.store_id != store_id)
+        && chosen.is_none()
+    {
+        return Err(Error::Conflict {
+            what: format!(
+                "{} is of another store, whose persistent memory is in {}; if this one has any, name it \
+                 (Builder::persistent_memory), else remove the file",
+                dir.join(FILE_NAME).display(),
+                other.path.display()
+            ),
+        });
+    }
+    let known = known.filter(|known| known.store_id == store_id);
+    let named = chosen.is_some();
     let memory_dir = chosen.or_else(|| known.as_ref().map(|known| known.path.clone()));
     let Some(memory_dir) = memory_dir else {
-        return Ok(Attached { vfs, lock, lost: None });
+        return Ok(Attached { vfs, lock, lost: None, claim: None });
     };
     let place = vfs.canonical(dir)?;
     if memory_dir.starts_with(&place) {
@@ -198,23 +260,29 @@ pub(super) fn attach(
             memory_dir.display()
         )));
     }
-    let salvage = builder.salvage && !read_only;
-    let (place, at) = (&*place, &*memory_dir);
-    let shared = Shared { vfs: &*vfs, dir, place, memory_dir: at, store_id, salvage };
-    let found = shared.find(known.as_ref())?;
-    let mut lost = None;
-    if found.is_none()
-        && let Some(known) = &known
-    {
-        let missing = shared.missing(known, read_only);
-        if !salvage {
-            return Err(missing);
-        }
-        lost = Some(missing);
-    }
-    if found.is_none() && read_only {
+    // A directory that nobody names would be made where the lost one is to be mounted.
+    let salvage = builder.salvage && !read_only && named;
+    let pair = Pair {
+        vfs: &*vfs,
+        dir,
+        place: &place,
+        memory_dir: &memory_dir,
+        store_id,
+        known: known.as_ref(),
+        salvage,
+    };
+    let found = pair.find()?;
+    let lost = match &known {
+        Some(known) if found.is_none() => Some(pair.missing(known)),
+        _ => None,
+    };
+    match lost {
+        Some(lost) if !salvage => return Err(lost),
         // It gets its persistent memory from the next opening for writing.
-        return Ok(Attached { vfs, lock, lost });
+        lost if found.is_none() && read_only => {
+            return Ok(Attached { vfs, lock, lost, claim: None });
+        }
+        _ => {}
     }
     let lock_path = memory_dir.join(LOCK_FILE_NAME);
     let memory_lock = match read_only {
@@ -225,10 +293,16 @@ pub(super) fn attach(
         }
     };
     // Somebody else may have had it until now.
-    let found = shared.find(known.as_ref())?;
-    if !read_only {
-        shared.claim(known.as_ref(), found)?;
-    }
+    let found = pair.find()?;
+    let lost = known.as_ref().filter(|_| found.is_none()).map(|known| pair.missing(known));
+    let claim = match read_only {
+        true => None,
+        false => {
+            let mates = pair.claim(found.as_ref(), builder.is_stepped())?;
+            let (dir, memory_dir) = (dir.clone(), memory_dir.clone());
+            Some(Claim { vfs: Arc::clone(&vfs), dir, memory_dir, mates })
+        }
+    };
     let delay = builder.persistent_memory.as_ref().and_then(|memory| memory.emulated);
     let delay = delay.map(|memory| {
         let clock = if builder.is_stepped() { Clock::simulated() } else { Clock::real() };
@@ -236,37 +310,61 @@ pub(super) fn attach(
     });
     let split = SplitVfs::new(vfs, (dir, &memory_dir), belongs, delay);
     let lock = Box::new(Locks { _memory: memory_lock, _store: lock });
-    Ok(Attached { vfs: Arc::new(split), lock, lost })
+    Ok(Attached { vfs: Arc::new(split), lock, lost, claim })
 }
 
-/// A store and the directory that is to be its persistent memory.
-struct Shared<'a> {
+/// A store, and the directory that is to be its persistent memory.
+struct Pair<'a> {
     vfs: &'a dyn Vfs,
     dir: &'a Path,
     /// The same, without links.
     place: &'a Path,
     memory_dir: &'a Path,
     store_id: u64,
+    /// What the store's file says.
+    known: Option<&'a Mate>,
     /// The user takes what is left.
     salvage: bool,
 }
 
-impl Shared<'_> {
+impl Pair<'_> {
     fn conflict<T>(&self, what: std::fmt::Arguments<'_>) -> Result<T> {
         let memory_dir = self.memory_dir.display();
         Err(Error::Conflict { what: format!("{memory_dir} {what}") })
     }
 
+    /// Reads the file of a directory, if there are both. Who takes what is left takes a file that cannot be read for none.
+    fn read(&self, dir: &Path) -> Result<Option<Mate>> {
+        let read = self.vfs.exists(dir).and_then(|exists| match exists {
+            true => Mate::read(self.vfs, dir),
+            false => Ok(None),
+        });
+        match read {
+            Err(_) if self.salvage => Ok(None),
+            read => read,
+        }
+    }
+
+    /// Whether the store's newest commits may be in a directory that says so.
+    fn is_current(&self, found: &Mate) -> bool {
+        let Some(known) = self.known else { return true };
+        let was_lost = known.progress == Progress::ClaimedAnew;
+        match found.progress {
+            // Nothing has been committed there.
+            Progress::ClaimedAnew => false,
+            Progress::Claimed if found.tag_before == known.tag => true,
+            // What was lost has been found, before anything else took its place.
+            _ => found.tag == known.tag || was_lost && found.tag == known.tag_before,
+        }
+    }
+
     /// What the directory says, if it is the store's persistent memory; `None` if it may become that.
-    fn find(&self, known: Option<&Mate>) -> Result<Option<Mate>> {
-        let (vfs, memory_dir) = (self.vfs, self.memory_dir);
-        let found = match vfs.exists(memory_dir)? {
-            true => Mate::read(vfs, memory_dir)?,
-            false => None,
-        };
-        if let Some(known) = known.filter(|known| known.path != *memory_dir)
-            && vfs.exists(&known.path)?
-            && Mate::read(vfs, &known.path)?.is_some_and(|at| at.store_id == self.store_id)
+    fn find(&self) -> Result<Option<Mate>> {
+        let memory_dir = self.memory_dir;
+        let found = self.read(memory_dir)?;
+        if let Some(known) = self.known.filter(|known| known.path != *memory_dir)
+            && (self.read(&known.path)?)
+                .is_some_and(|at| at.store_id == self.store_id && self.is_current(&at))
         {
             return self.conflict(format_args!(
                 "is named as persistent memory, but that of {} is in {}; leave the name out, or close the store and move \
@@ -275,21 +373,7 @@ impl Shared<'_> {
                 known.path.display()
             ));
         }
-        let Some(found) = found else {
-            if self.salvage && known.is_some_and(|known| known.path == *memory_dir) {
-                return Ok(None);
-            }
-            let names = match vfs.exists(memory_dir)? {
-                true => vfs.read_names(memory_dir)?,
-                false => Vec::new(),
-            };
-            return match names.iter().find(|name| *name == SUPERBLOCK_FILE_NAME || belongs(name)) {
-                None => Ok(None),
-                Some(name) => self.conflict(format_args!(
-                    "has {name}, which is not of this store; name another directory"
-                )),
-            };
-        };
+        let Some(found) = found else { return self.check_free().map(|()| None) };
         if found.store_id != self.store_id {
             return self.conflict(format_args!(
                 "is the persistent memory of another store, {} (a store that was repaired counts as another); name another \
@@ -299,104 +383,136 @@ impl Shared<'_> {
         }
         // The store that the directory names may be this one, under an earlier name, or one that this one is a copy of.
         if found.path != *self.place
-            && Mate::read(vfs, &found.path)
-                .is_ok_and(|it| it.is_some_and(|it| it.store_id == self.store_id))
+            && self.read(&found.path)?.is_some_and(|it| it.store_id == self.store_id)
         {
             return self.conflict(format_args!(
-                "is the persistent memory of {}, of which {} is a copy; take a checkpoint instead",
+                "is the persistent memory of {}, and {} is a copy of that; take a checkpoint instead",
                 found.path.display(),
                 self.dir.display()
             ));
         }
-        match known {
-            // The next generation: the store was about to be told.
-            Some(known) if !(known.generation..=known.generation + 1).contains(&found.generation) => {
-                self.conflict(format_args!(
-                    "is a persistent memory that {} has had earlier; it has another now, or a copy of this one",
-                    self.dir.display()
-                ))
-            }
-            _ => Ok(Some(found)),
+        if self.is_current(&found) {
+            return Ok(Some(found));
+        }
+        if found.progress == Progress::ClaimedAnew {
+            return Ok(None);
+        }
+        self.conflict(format_args!(
+            "is not of the same moment as {}: one of the two is a copy, or has been replaced. If the store's persistent \
+             memory is lost, move this directory away and open the store with salvage_journal",
+            self.dir.display()
+        ))
+    }
+
+    /// The directory may become persistent memory only if it has no files that would count as the store's.
+    fn check_free(&self) -> Result<()> {
+        let names = match self.vfs.exists(self.memory_dir)? {
+            true => self.vfs.read_names(self.memory_dir)?,
+            false => Vec::new(),
+        };
+        // Without its own file, it is still where the store says.
+        let was_here = self.salvage && self.known.is_some_and(|it| it.path == *self.memory_dir);
+        let is_taken = |name: &&String| *name == SUPERBLOCK_FILE_NAME || belongs(name) && !was_here;
+        match names.iter().find(is_taken) {
+            None => Ok(()),
+            Some(name) => self.conflict(format_args!(
+                "has {name}, which is not of this store; name another directory"
+            )),
         }
     }
 
-    fn missing(&self, known: &Mate, read_only: bool) -> Error {
-        let advice = match read_only {
-            true => "",
-            false => "; if it is lost, opening with salvage_journal does without it",
-        };
+    fn missing(&self, known: &Mate) -> Error {
         Error::invalid(format!(
             "the journal of {} is on persistent memory in {}, and {} has none of it: make it available there, or name \
-             where it is now (Builder::persistent_memory){advice}",
+             where it is now (Builder::persistent_memory). If it is lost, open the store for writing with salvage_journal, \
+             and name a directory for a new one",
             self.dir.display(),
             known.path.display(),
             self.memory_dir.display()
         ))
     }
 
-    /// Makes both directories say that they belong together. What an earlier process has left need not be durable.
-    fn claim(&self, known: Option<&Mate>, found: Option<Mate>) -> Result<()> {
-        let Shared { vfs, dir, place, memory_dir, store_id, .. } = *self;
-        let is_settled = |known: &Mate, found: &Mate| {
-            known.path == *memory_dir
-                && found.path == *place
-                && known.generation == found.generation
+    /// Makes both directories say that they belong together. Returns what the store's file says, and the memory's.
+    fn claim(&self, found: Option<&Mate>, is_stepped: bool) -> Result<[Mate; 2]> {
+        let (vfs, store_id) = (self.vfs, self.store_id);
+        let known = self.known.map_or((0, 0, Progress::Settled), |known| {
+            (known.tag, known.tag_before, known.progress)
+        });
+        let (tag_before, progress) = match (known, found) {
+            // Still that of what was lost.
+            ((_, of_lost, Progress::ClaimedAnew), None) => (of_lost, Progress::ClaimedAnew),
+            ((known, ..), None) if self.known.is_some() => (known, Progress::ClaimedAnew),
+            ((known, ..), _) => (known, Progress::Claimed),
         };
-        if let (Some(known), Some(found)) = (known, &found)
-            && is_settled(known, found)
-        {
-            return Ok(());
-        }
-        let generation = known.map_or(0, |known| known.generation) + 1;
+        let tag = match is_stepped {
+            false => unpredictable::<1>()?[0] | 1,
+            // What happens follows from the calls alone.
+            true => checksum(known.0, &store_id.to_le_bytes()) | 1,
+        };
+        let mate = |path: &Path| {
+            let path = path.to_path_buf();
+            Mate { store_id, tag, tag_before, progress, path }
+        };
+        let (of_store, of_memory) = (mate(self.memory_dir), mate(self.place));
         if !planted(Bug::MemoryNotClaimed) {
-            Mate { store_id, generation, path: place.to_path_buf() }.write(vfs, memory_dir)?;
+            of_memory.write(vfs, self.memory_dir)?;
         }
-        sync_parent(vfs, memory_dir)?;
-        Mate { store_id, generation, path: memory_dir.to_path_buf() }.write(vfs, dir)
+        // An earlier process may have made it, and died.
+        sync_parent(vfs, self.memory_dir)?;
+        of_store.write(vfs, self.dir)?;
+        Ok([of_store, of_memory])
     }
 }
 
 /// The file system with the persistent memory of a store that may be damaged, as far as that is there, for reading; and what
-/// is missing of it.
+/// is wrong with it.
 ///
 /// # Errors
-/// `InvalidArgument` if the user names a directory that is not the store's.
+/// `InvalidArgument` if the user names a directory that is not there; `Io`.
 pub(crate) fn attach_what_is_left(
     vfs: Arc<dyn Vfs>,
     dir: &Path,
     chosen: Option<&PersistentMemory>,
 ) -> Result<(Arc<dyn Vfs>, Option<Error>)> {
-    let known = match Mate::read(&*vfs, dir) {
-        Ok(known) => known,
-        Err(error) if chosen.is_none() => return Ok((vfs, Some(error))),
-        // The user says that they belong together.
-        Err(_) => None,
+    let (known, damage) = match Mate::read(&*vfs, dir) {
+        Ok(known) => (known, None),
+        Err(error) => (None, Some(error)),
     };
     let place = match chosen {
         Some(memory) => Some(vfs.canonical(&memory.path)?),
         None => known.as_ref().map(|known| known.path.clone()),
     };
-    let Some(place) = place else { return Ok((vfs, None)) };
-    let found = Mate::read(&*vfs, &place);
-    let is_mate =
-        |found: &Mate| known.as_ref().is_none_or(|known| known.store_id == found.store_id);
-    match found {
-        Ok(Some(found)) if is_mate(&found) => {
-            Ok((Arc::new(SplitVfs::new(vfs, (dir, &place), belongs, None)), None))
-        }
-        _ if chosen.is_some() => Err(Error::invalid(format!(
-            "{} has no persistent memory of {}",
-            place.display(),
-            dir.display()
-        ))),
-        Err(error) => Ok((vfs, Some(error))),
-        Ok(_) => {
-            let expected = format_args!("the persistent memory of {}", dir.display());
-            let file = place.join(FILE_NAME);
-            let error = Error::corruption(&file, 0, "persistent memory", expected, "none of it");
-            Ok((vfs, Some(error)))
-        }
+    let Some(place) = place else { return Ok((vfs, damage)) };
+    let file = place.join(FILE_NAME);
+    let problem = |found: &str| {
+        let expected = format_args!("the persistent memory of {}", dir.display());
+        Some(Error::corruption(&file, 0, "persistent memory", expected, found))
+    };
+    if !vfs.exists(&place)? {
+        return match chosen {
+            Some(_) => Err(Error::invalid(format!("there is no directory {}", place.display()))),
+            None => Ok((vfs, problem("nothing"))),
+        };
     }
+    // Segments say themselves which store they are of.
+    let problem = match (Mate::read(&*vfs, &place), &known) {
+        (Err(error), _) => Some(error),
+        (Ok(None), _) => problem("no file that says so"),
+        (Ok(Some(found)), Some(known)) if found.store_id != known.store_id => {
+            return match chosen {
+                Some(_) => Err(Error::invalid(format!(
+                    "{} is the persistent memory of another store",
+                    place.display()
+                ))),
+                None => Ok((vfs, problem("that of another store"))),
+            };
+        }
+        (Ok(Some(found)), Some(known)) if ![found.tag, found.tag_before].contains(&known.tag) => {
+            problem("that of another moment")
+        }
+        (Ok(Some(_)), _) => None,
+    };
+    Ok((Arc::new(SplitVfs::new(vfs, (dir, &place), belongs, None)), problem))
 }
 
 #[cfg(test)]
@@ -405,11 +521,15 @@ mod tests {
     use crate::base::documented::hex_block;
     use crate::vfs::MemoryVfs;
 
+    fn mate(path: &str) -> Mate {
+        let (tag, tag_before, progress) = (5, 3, Progress::Claimed);
+        Mate { store_id: 7, tag, tag_before, progress, path: PathBuf::from(path) }
+    }
+
     #[test]
     fn the_worked_example_of_the_format_page_is_what_is_written() {
         let example = hex_block(include_str!("../../docs/format/persistent-memory.md"), 0);
-        let path = PathBuf::from("/mnt/pmem0/a");
-        let mate = Mate { store_id: 0x0123_4567_89ab_cdef, generation: 1, path };
+        let mate = Mate { store_id: 0x0123_4567_89ab_cdef, ..mate("/mnt/pmem0/a") };
         assert_eq!(mate.encode().unwrap(), example);
         let file = Path::new("/store/MEMORY");
         assert_eq!(Mate::decode(&example, file).unwrap(), mate);
@@ -426,6 +546,131 @@ mod tests {
         assert!(matches!(newer, Err(Error::UnsupportedVersion { found: 2, .. })), "{newer:?}");
     }
 
+    /// A file system with the directories of a store, and what opening the store does about its memory.
+    struct Opening {
+        vfs: MemoryVfs,
+        salvage: bool,
+    }
+
+    impl Opening {
+        fn attach(&self, memory: Option<&str>) -> Result<Attached> {
+            let vfs: Arc<dyn Vfs> = Arc::new(self.vfs.clone());
+            let mut builder = Builder::new(Path::new("/store"), Arc::clone(&vfs));
+            builder = builder.salvage_journal(self.salvage);
+            if let Some(memory) = memory {
+                builder = builder.persistent_memory(PersistentMemory::at(memory));
+            }
+            let lock = vfs.lock(Path::new("/store/LOCK"))?;
+            attach(&builder, vfs, lock, 7, false)
+        }
+
+        /// It dies before the manifest has begun the epoch.
+        fn dies(&self, memory: Option<&str>) {
+            drop(self.attach(memory).unwrap());
+        }
+
+        /// It succeeds; returns whether it went without the memory that there was.
+        fn succeeds(&self, memory: Option<&str>) -> bool {
+            let attached = self.attach(memory).unwrap();
+            attached.claim.unwrap().settle().unwrap();
+            attached.lost.is_some()
+        }
+
+        fn is_refused(&self, memory: Option<&str>) -> bool {
+            self.attach(memory).is_err()
+        }
+
+        fn rename(&self, from: &str, to: &str) {
+            self.vfs.rename(Path::new(from), Path::new(to)).unwrap();
+        }
+
+        /// The files `MEMORY` as they are now.
+        fn contents(&self, dir: &str) -> Vec<u8> {
+            let file = self.vfs.open(&Path::new(dir).join(FILE_NAME), Access::Buffered, false);
+            let file = file.unwrap();
+            let mut bytes = vec![0; file.len().unwrap() as usize];
+            file.read_at(0, &mut bytes).unwrap();
+            bytes
+        }
+
+        fn put(&self, dir: &str, contents: &[u8]) {
+            self.vfs.create_dir_all(Path::new(dir)).unwrap();
+            let path = Path::new(dir).join(FILE_NAME);
+            let _ = self.vfs.remove(&path);
+            self.vfs.create(&path, Access::Buffered).unwrap().write_at(0, contents).unwrap();
+        }
+    }
+
+    fn opening() -> Opening {
+        let opening = Opening { vfs: MemoryVfs::new(), salvage: false };
+        opening.vfs.create_dir_all(Path::new("/store")).unwrap();
+        opening
+    }
+
+    #[test]
+    fn an_opening_that_dies_changes_nothing() {
+        let mut opening = opening();
+        opening.dies(Some("/memory"));
+        opening.dies(Some("/memory"));
+        assert!(!opening.succeeds(None));
+        let before = opening.contents("/store");
+        opening.dies(None);
+        // The power failed before the store's file was durable.
+        opening.put("/store", &before);
+        opening.dies(None);
+        opening.put("/store", &before);
+        assert!(!opening.succeeds(None));
+        // The memory is lost, and nobody has done without it yet.
+        opening.rename("/memory", "/lost");
+        opening.salvage = true;
+        assert!(opening.is_refused(None), "a directory has to be named");
+        for new in ["/new", "/memory"] {
+            opening.dies(Some(new));
+            opening.salvage = false;
+            assert!(opening.is_refused(Some(new)) && opening.is_refused(None), "{new}");
+            opening.salvage = true;
+        }
+        opening.salvage = false;
+        assert!(!opening.succeeds(Some("/lost")));
+        assert!(!opening.succeeds(None));
+    }
+
+    #[test]
+    fn a_memory_of_another_time_is_refused() {
+        let mut opening = opening();
+        assert!(!opening.succeeds(Some("/memory")));
+        let [of_store, of_memory] = ["/store", "/memory"].map(|dir| opening.contents(dir));
+        assert!(!opening.succeeds(None));
+        let [new_of_store, new_of_memory] = ["/store", "/memory"].map(|dir| opening.contents(dir));
+        // Either has been restored from a backup.
+        opening.put("/memory", &of_memory);
+        assert!(opening.is_refused(None) && opening.is_refused(Some("/memory")));
+        opening.put("/memory", &new_of_memory);
+        opening.put("/store", &of_store);
+        assert!(opening.is_refused(None) && opening.is_refused(Some("/memory")));
+        opening.put("/store", &new_of_store);
+        assert!(!opening.succeeds(None));
+        // It is lost, done without, and found again.
+        opening.rename("/memory", "/lost");
+        opening.salvage = true;
+        assert!(opening.succeeds(Some("/new")));
+        assert!(!opening.succeeds(None));
+        assert!(opening.is_refused(Some("/lost")));
+        opening.rename("/new", "/gone");
+        assert!(opening.is_refused(Some("/lost")));
+        opening.rename("/lost", "/new");
+        assert!(opening.is_refused(None));
+    }
+
+    #[test]
+    fn another_stores_file_in_the_place_of_the_stores_is_an_error() {
+        let opening = opening();
+        opening.put("/store", &Mate { store_id: 8, ..mate("/others") }.encode().unwrap());
+        assert!(opening.is_refused(None));
+        assert!(!opening.succeeds(Some("/memory")));
+        assert!(!opening.succeeds(None));
+    }
+
     #[test]
     fn a_file_that_was_not_finished_is_written_anew() {
         let vfs = MemoryVfs::new();
@@ -433,7 +678,7 @@ mod tests {
         vfs.create_dir_all(dir).unwrap();
         vfs.create(&dir.join(NEW_FILE_NAME), Access::Buffered).unwrap();
         assert_eq!(Mate::read(&vfs, dir).unwrap(), None);
-        let mate = Mate { store_id: 7, generation: 3, path: PathBuf::from("/memory") };
+        let mate = mate("/memory");
         mate.write(&vfs, dir).unwrap();
         assert_eq!(Mate::read(&vfs, dir).unwrap(), Some(mate));
         assert_eq!(vfs.read_names(dir).unwrap(), [FILE_NAME]);
@@ -441,8 +686,7 @@ mod tests {
 
     #[test]
     fn paths_that_cannot_be_written_down_are_refused() {
-        let path = PathBuf::from("x".repeat(PATH_BYTES_MAX + 1));
-        let long = Mate { store_id: 1, generation: 1, path };
+        let long = mate(&"x".repeat(PATH_BYTES_MAX + 1));
         assert!(matches!(long.encode(), Err(Error::InvalidArgument { .. })));
     }
 }

@@ -119,7 +119,7 @@ impl KeyspaceOptions {
 
     /// Reclaims space, at the cost of more writing, whenever disk space exceeds this many times the
     /// live data. Where entries leave more than 6% of their pages unused (three values of 1 KiB in 4
-    /// KiB), that unused space counts as live. Default 1.27 (`flsm`: 1.3, `tph`: 1.33, `slm`: 1.5); at least 1.1.
+    /// KiB), that unused space counts as live. Default 1.27 (`flsm`: 1.3, `tph` and `slm`: 1.33); at least 1.1.
     ///
     /// In `stb` and `tph`, the target is up to 0.13 higher while the data that is written replaces nothing, until nobody has
     /// written for some seconds or somebody waits for background work.

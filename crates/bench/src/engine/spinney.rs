@@ -2,7 +2,6 @@
 //! sets one thing more, for comparisons of trees at equal sizes, and a configuration such as
 //! `stb-noseek` switches one thing off, to show what it is worth.)
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -75,14 +74,10 @@ fn emulated(variant: &str) -> Option<EmulatedMemory> {
     Some(EmulatedMemory { fence_nanos: nanos, bytes_per_second, ..EmulatedMemory::default() })
 }
 
-/// Where the emulated memory of the store in `dir` is: in memory, if the system has a file system for that.
-pub(crate) fn memory_dir(dir: &Path) -> PathBuf {
-    let in_memory = Path::new("/dev/shm");
-    let mut parts = dir.iter().rev().filter_map(|part| part.to_str());
-    match (in_memory.is_dir(), parts.next(), parts.next()) {
-        (true, Some(name), Some(parent)) => in_memory.join(format!("{parent}-{name}")),
-        _ => dir.with_extension("memory"),
-    }
+/// Where the emulated memory of the store in `dir` is: mapped files, of which the system keeps in memory what it has room
+/// for under the limit.
+pub(super) fn memory_dir(dir: &Path) -> PathBuf {
+    dir.with_extension("memory")
 }
 
 pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn Engine>> {
@@ -98,10 +93,6 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
     }
     if let Some(memory) = emulated(without) {
         let path = memory_dir(&settings.dir);
-        if !settings.dir.join("SPINNEY").exists() {
-            // What a run has left that was killed.
-            let _ = fs::remove_dir_all(&path);
-        }
         builder = builder.persistent_memory(PersistentMemory::at(path).emulated(memory));
     }
     let db = builder.open().map_err(text)?;
