@@ -1,11 +1,12 @@
 //! Opens a store and a keyspace according to the global options.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use spinney::{
-    Builder, Compression, Database, Durability, Keyspace, KeyspaceOptions, RecoveryReport, TreeKind,
+    Builder, Compression, Database, Durability, Keyspace, KeyspaceOptions, PersistentMemory,
+    RecoveryReport, TreeKind,
 };
 
 use crate::failure::{Failure, Outcome};
@@ -23,6 +24,9 @@ pub(crate) struct StoreOptions {
     /// Open a store with a damaged journal, without the records after the damage
     #[arg(long, global = true)]
     pub(crate) salvage_journal: bool,
+    /// Where the store's journal and indexes are to be, or have been moved to, on persistent memory
+    #[arg(long, global = true, value_name = "DIRECTORY")]
+    pub(crate) persistent_memory: Option<PathBuf>,
 }
 
 /// Options of commands that may create a keyspace.
@@ -170,10 +174,19 @@ impl StoreOptions {
     }
 
     fn builder(&self, path: &Path, create: bool) -> Builder {
-        Database::builder(path)
+        let builder = Database::builder(path)
             .memory_budget(self.memory)
             .create_if_missing(create)
-            .salvage_journal(self.salvage_journal)
+            .salvage_journal(self.salvage_journal);
+        match self.persistent_memory() {
+            Some(memory) => builder.persistent_memory(memory),
+            None => builder,
+        }
+    }
+
+    /// The persistent memory that is named.
+    pub(crate) fn persistent_memory(&self) -> Option<PersistentMemory> {
+        self.persistent_memory.as_ref().map(PersistentMemory::at)
     }
 
     /// The keyspace, which must be there.

@@ -446,3 +446,21 @@ fn inspect_draws_levels_and_guards() {
     let svg = std::fs::read_to_string(picture).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("class=\"frame\""));
 }
+
+#[test]
+fn a_store_with_its_journal_elsewhere_is_found_by_every_command() {
+    let store = Store::new();
+    let memory = |name: &str| store.directory.path().join(name).to_str().unwrap().to_string();
+    store.ok("put", &["a", "1", "--persistent-memory", &memory("memory")]);
+    assert_eq!(store.ok("get", &["a"]), b"1\n");
+    store.ok("put", &["b", "2"]);
+    let names = std::fs::read_dir(memory("memory")).unwrap().map(|it| it.unwrap().file_name());
+    assert!(names.into_iter().any(|name| name.to_string_lossy().starts_with("journal-")));
+    std::fs::rename(memory("memory"), memory("moved")).unwrap();
+    let run = store.run("get", &["a"]);
+    assert_eq!(run.code, 4);
+    assert!(run.stderr_text().contains("persistent memory in"), "{}", run.stderr_text());
+    store.ok("put", &["c", "3", "--persistent-memory", &memory("moved")]);
+    assert_eq!(store.ok("scan", &[]), b"a\t1\nb\t2\nc\t3\n");
+    store.ok("check", &[]);
+}

@@ -49,6 +49,10 @@ pub(super) fn run(store: &StoreOptions, options: &RepairOptions) -> Outcome {
                 eprint!("\r{}: {} pairs\x1b[K", progress.keyspace, grouped(progress.pairs));
             }
         });
+    let repair = match store.persistent_memory() {
+        Some(memory) => repair.persistent_memory(memory),
+        None => repair,
+    };
     let result = match &options.target {
         Some(target) => repair.into_new(target),
         None => repair.in_place(),
