@@ -24,7 +24,7 @@ use super::kept_state::Kept;
 use super::key_locks::KeyLocks;
 use super::open_iterators::OpenIterators;
 use super::options::{BackgroundMode, Builder};
-use super::persistent_memory::{self, Attached};
+use super::persistent_memory::{self, Attached, Claim};
 use super::quarantine::{Quarantine, Quarantined, concerns_one};
 use super::recovery::RecoveryReport;
 use super::replay::{Replayed, epoch_number};
@@ -360,8 +360,10 @@ impl StoreContext {
         recovered: &RecoveredState,
         opened: &mut Opened,
         salvage: bool,
+        claim: Option<&Claim>,
     ) -> Result<Begun> {
         let (report, memtables_weighed, last) = self.replay_checked(recovered, opened, salvage)?;
+        claim.map_or(Ok(()), Claim::give_up_lost)?;
         let Opened { keyspaces, quarantined, .. } = opened;
         if self.read_only {
             let epoch = epoch_number(recovered.epochs.current)?;
@@ -533,7 +535,7 @@ fn open_locked(
         .map_err(|error| blame_manifest(error, &context.manifest, &recovered))?;
     context.check_strangers(&opened.keyspaces, recovered.next_keyspace_id)?;
     let begun = context
-        .begin_epoch(&recovered, &mut opened, builder.salvage)
+        .begin_epoch(&recovered, &mut opened, builder.salvage, claim.as_ref())
         .inspect_err(|_| {
             // Where the manifest is in doubt, so is what it names.
             if !read_only && !context.poison.is_set() {

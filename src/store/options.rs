@@ -245,7 +245,7 @@ impl Builder {
     ///
     /// Opening fails with `InvalidArgument` if the directory is missing or has none of the store's persistent memory; with
     /// `Conflict` if it has that of another store, or of this store at another time, or files of a store that does not name it.
-    /// If it is full, writes fail with `Full`, and indexes are in memory from the next opening on.
+    /// If it is full, writes fail with `Full`; so does opening for writing, which needs some hundred bytes.
     ///
     /// ```no_run
     /// use spinney::{Database, PersistentMemory};

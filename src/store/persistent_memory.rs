@@ -8,8 +8,9 @@
 //!    the memory before. The memory's is *settled* once the manifest has begun the epoch of that opening. A claimed tag that
 //!    the store's file does not have is accepted if the tag before is the store's: a crash came in between.
 //! 3. A store whose file says that it has persistent memory is not opened without it: its newest commits may be there. Only
-//!    who salvages the journal may do without, and names a directory. Until that opening has settled, it counts for nothing:
-//!    the next one has to salvage too, or finds the one that was lost.
+//!    who salvages the journal may do without, and names a directory. Until that opening is about to change the manifest, it
+//!    counts for nothing: the next one has to salvage too, or finds the one that was lost. From then on that one is refused,
+//!    and until the opening has settled, the next one has to salvage too.
 //! 4. Who opens the store has the lock of both directories.
 
 use std::path::{Path, PathBuf};
@@ -206,14 +207,36 @@ pub(super) struct Claim {
 }
 
 impl Claim {
+    /// The manifest is about to be changed, to what there is without the memory that was lost: it must not come back.
+    pub(super) fn give_up_lost(&self) -> Result<()> {
+        let [of_store, _] = &self.mates;
+        match of_store.progress {
+            Progress::ClaimedAnew => {
+                let settled = Mate { progress: Progress::Settled, ..of_store.clone() };
+                settled.write(&*self.vfs, &self.dir)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The manifest has begun the epoch.
     pub(super) fn settle(self) -> Result<()> {
-        let [of_store, of_memory] = self.mates;
-        // First: while the memory's is not settled, another salvage is asked for.
-        if of_store.progress == Progress::ClaimedAnew {
-            Mate { progress: Progress::Settled, ..of_store }.write(&*self.vfs, &self.dir)?;
-        }
+        let [_, of_memory] = self.mates;
         Mate { progress: Progress::Settled, ..of_memory }.write(&*self.vfs, &self.memory_dir)
+    }
+}
+
+/// Whether the newest commits of a store whose file says `known` may be in a directory that says `found`.
+fn is_current(known: Option<&Mate>, found: &Mate) -> bool {
+    let Some(known) = known else { return true };
+    let was_lost = known.progress == Progress::ClaimedAnew;
+    match found.progress {
+        // Nothing has been committed there.
+        Progress::ClaimedAnew => false,
+        Progress::Claimed if found.tag_before == known.tag => true,
+        // What was lost has been found, before anything else took its place.
+        Progress::Claimed if was_lost && found.tag_before == known.tag_before => true,
+        _ => found.tag == known.tag || was_lost && found.tag == known.tag_before,
     }
 }
 
@@ -288,13 +311,22 @@ pub(super) fn attach(
     let memory_lock = match read_only {
         true => vfs.lock_shared(&lock_path)?,
         false => {
-            create_dir_durably(&*vfs, &memory_dir)?;
+            if found.is_none() {
+                create_dir_durably(&*vfs, &memory_dir)?;
+            }
             vfs.lock(&lock_path)?
         }
     };
     // Somebody else may have had it until now.
     let found = pair.find()?;
-    let lost = known.as_ref().filter(|_| found.is_none()).map(|known| pair.missing(known));
+    let lost = match &known {
+        Some(known) if found.is_none() => Some(pair.missing(known)),
+        _ => None,
+    };
+    let lost = match lost {
+        Some(lost) if !salvage => return Err(lost),
+        lost => lost,
+    };
     let claim = match read_only {
         true => None,
         false => {
@@ -333,28 +365,16 @@ impl Pair<'_> {
         Err(Error::Conflict { what: format!("{memory_dir} {what}") })
     }
 
-    /// Reads the file of a directory, if there are both. Who takes what is left takes a file that cannot be read for none.
+    /// Reads the file of a directory, if there are both. Who takes what is left takes a file that is damaged, or cannot be
+    /// read, for none.
     fn read(&self, dir: &Path) -> Result<Option<Mate>> {
         let read = self.vfs.exists(dir).and_then(|exists| match exists {
             true => Mate::read(self.vfs, dir),
             false => Ok(None),
         });
         match read {
-            Err(_) if self.salvage => Ok(None),
+            Err(Error::Corruption { .. } | Error::Io { .. }) if self.salvage => Ok(None),
             read => read,
-        }
-    }
-
-    /// Whether the store's newest commits may be in a directory that says so.
-    fn is_current(&self, found: &Mate) -> bool {
-        let Some(known) = self.known else { return true };
-        let was_lost = known.progress == Progress::ClaimedAnew;
-        match found.progress {
-            // Nothing has been committed there.
-            Progress::ClaimedAnew => false,
-            Progress::Claimed if found.tag_before == known.tag => true,
-            // What was lost has been found, before anything else took its place.
-            _ => found.tag == known.tag || was_lost && found.tag == known.tag_before,
         }
     }
 
@@ -364,7 +384,7 @@ impl Pair<'_> {
         let found = self.read(memory_dir)?;
         if let Some(known) = self.known.filter(|known| known.path != *memory_dir)
             && (self.read(&known.path)?)
-                .is_some_and(|at| at.store_id == self.store_id && self.is_current(&at))
+                .is_some_and(|at| at.store_id == self.store_id && is_current(self.known, &at))
         {
             return self.conflict(format_args!(
                 "is named as persistent memory, but that of {} is in {}; leave the name out, or close the store and move \
@@ -391,11 +411,11 @@ impl Pair<'_> {
                 self.dir.display()
             ));
         }
-        if self.is_current(&found) {
+        if is_current(self.known, &found) {
             return Ok(Some(found));
         }
         if found.progress == Progress::ClaimedAnew {
-            return Ok(None);
+            return self.check_free().map(|()| None);
         }
         self.conflict(format_args!(
             "is not of the same moment as {}: one of the two is a copy, or has been replaced. If the store's persistent \
@@ -411,23 +431,34 @@ impl Pair<'_> {
             false => Vec::new(),
         };
         // Without its own file, it is still where the store says.
-        let was_here = self.salvage && self.known.is_some_and(|it| it.path == *self.memory_dir);
+        let was_here = self.known.is_some_and(|it| it.path == *self.memory_dir);
         let is_taken = |name: &&String| *name == SUPERBLOCK_FILE_NAME || belongs(name) && !was_here;
-        match names.iter().find(is_taken) {
-            None => Ok(()),
-            Some(name) => self.conflict(format_args!(
+        match (names.iter().find(is_taken), self.known) {
+            (None, _) => Ok(()),
+            (Some(name), None) => self.conflict(format_args!(
                 "has {name}, which is not of this store; name another directory"
+            )),
+            (Some(name), Some(known)) => self.conflict(format_args!(
+                "has {name}, and no file that says which store it is of. If it is the persistent memory of this one, move \
+                 it to {}; else name another directory",
+                known.path.display()
             )),
         }
     }
 
     fn missing(&self, known: &Mate) -> Error {
+        let (dir, path) = (self.dir.display(), known.path.display());
+        if known.progress == Progress::ClaimedAnew {
+            return Error::invalid(format!(
+                "the journal of {dir} is on persistent memory, which was lost, and an opening with a new one in {path} has \
+                 not come to its end: if the old one is there again, name it (Builder::persistent_memory). If it is lost, \
+                 open the store for writing with salvage_journal, and name a directory for a new one"
+            ));
+        }
         Error::invalid(format!(
-            "the journal of {} is on persistent memory in {}, and {} has none of it: make it available there, or name \
-             where it is now (Builder::persistent_memory). If it is lost, open the store for writing with salvage_journal, \
-             and name a directory for a new one",
-            self.dir.display(),
-            known.path.display(),
+            "the journal of {dir} is on persistent memory in {path}, and {} has none of it: make it available there, or \
+             name where it is now (Builder::persistent_memory). If it is lost, open the store for writing with \
+             salvage_journal, and name a directory for a new one",
             self.memory_dir.display()
         ))
     }
@@ -435,19 +466,29 @@ impl Pair<'_> {
     /// Makes both directories say that they belong together. Returns what the store's file says, and the memory's.
     fn claim(&self, found: Option<&Mate>, is_stepped: bool) -> Result<[Mate; 2]> {
         let (vfs, store_id) = (self.vfs, self.store_id);
-        let known = self.known.map_or((0, 0, Progress::Settled), |known| {
-            (known.tag, known.tag_before, known.progress)
-        });
-        let (tag_before, progress) = match (known, found) {
+        let tag_before = match (self.known, found) {
             // Still that of what was lost.
-            ((_, of_lost, Progress::ClaimedAnew), None) => (of_lost, Progress::ClaimedAnew),
-            ((known, ..), None) if self.known.is_some() => (known, Progress::ClaimedAnew),
-            ((known, ..), _) => (known, Progress::Claimed),
+            (Some(known), _) if known.progress == Progress::ClaimedAnew => known.tag_before,
+            (Some(known), _) => known.tag,
+            // The store's file is lost, or this is a copy from before there was one: the store that has it goes on with the
+            // memory until this one has settled.
+            (None, Some(found)) if found.progress == Progress::Settled => found.tag,
+            (None, Some(found)) => found.tag_before,
+            (None, None) => 0,
+        };
+        let progress = match (self.known, found) {
+            (Some(_), None) => Progress::ClaimedAnew,
+            _ => Progress::Claimed,
         };
         let tag = match is_stepped {
             false => unpredictable::<1>()?[0] | 1,
             // What happens follows from the calls alone.
-            true => checksum(known.0, &store_id.to_le_bytes()) | 1,
+            true => {
+                let tag = |mate: Option<&Mate>| mate.map_or(0, |mate| mate.tag);
+                let of_both = [tag(self.known), tag(found), progress as u64];
+                let bytes: Vec<u8> = of_both.iter().flat_map(|part| part.to_le_bytes()).collect();
+                checksum(store_id, &bytes) | 1
+            }
         };
         let mate = |path: &Path| {
             let path = path.to_path_buf();
@@ -507,8 +548,11 @@ pub(crate) fn attach_what_is_left(
                 None => Ok((vfs, problem("that of another store"))),
             };
         }
-        (Ok(Some(found)), Some(known)) if ![found.tag, found.tag_before].contains(&known.tag) => {
+        (Ok(Some(found)), known) if !is_current(known.as_ref(), &found) => {
             problem("that of another moment")
+        }
+        (Ok(Some(found)), _) if found.progress == Progress::ClaimedAnew => {
+            problem("one that took its place, and has nothing")
         }
         (Ok(Some(_)), _) => None,
     };
@@ -516,177 +560,4 @@ pub(crate) fn attach_what_is_left(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::base::documented::hex_block;
-    use crate::vfs::MemoryVfs;
-
-    fn mate(path: &str) -> Mate {
-        let (tag, tag_before, progress) = (5, 3, Progress::Claimed);
-        Mate { store_id: 7, tag, tag_before, progress, path: PathBuf::from(path) }
-    }
-
-    #[test]
-    fn the_worked_example_of_the_format_page_is_what_is_written() {
-        let example = hex_block(include_str!("../../docs/format/persistent-memory.md"), 0);
-        let mate = Mate { store_id: 0x0123_4567_89ab_cdef, ..mate("/mnt/pmem0/a") };
-        assert_eq!(mate.encode().unwrap(), example);
-        let file = Path::new("/store/MEMORY");
-        assert_eq!(Mate::decode(&example, file).unwrap(), mate);
-        for at in 0..example.len() {
-            assert!(Mate::decode(&example[..at], file).unwrap_err().is_corruption(), "cut to {at}");
-            let mut flipped = example.clone();
-            flipped[at] ^= 1;
-            assert!(Mate::decode(&flipped, file).unwrap_err().is_corruption(), "byte {at} flipped");
-        }
-        let mut newer = example[..example.len() - 8].to_vec();
-        newer[8] = 2;
-        newer.extend_from_slice(&checksum(0, &newer).to_le_bytes());
-        let newer = Mate::decode(&newer, file);
-        assert!(matches!(newer, Err(Error::UnsupportedVersion { found: 2, .. })), "{newer:?}");
-    }
-
-    /// A file system with the directories of a store, and what opening the store does about its memory.
-    struct Opening {
-        vfs: MemoryVfs,
-        salvage: bool,
-    }
-
-    impl Opening {
-        fn attach(&self, memory: Option<&str>) -> Result<Attached> {
-            let vfs: Arc<dyn Vfs> = Arc::new(self.vfs.clone());
-            let mut builder = Builder::new(Path::new("/store"), Arc::clone(&vfs));
-            builder = builder.salvage_journal(self.salvage);
-            if let Some(memory) = memory {
-                builder = builder.persistent_memory(PersistentMemory::at(memory));
-            }
-            let lock = vfs.lock(Path::new("/store/LOCK"))?;
-            attach(&builder, vfs, lock, 7, false)
-        }
-
-        /// It dies before the manifest has begun the epoch.
-        fn dies(&self, memory: Option<&str>) {
-            drop(self.attach(memory).unwrap());
-        }
-
-        /// It succeeds; returns whether it went without the memory that there was.
-        fn succeeds(&self, memory: Option<&str>) -> bool {
-            let attached = self.attach(memory).unwrap();
-            attached.claim.unwrap().settle().unwrap();
-            attached.lost.is_some()
-        }
-
-        fn is_refused(&self, memory: Option<&str>) -> bool {
-            self.attach(memory).is_err()
-        }
-
-        fn rename(&self, from: &str, to: &str) {
-            self.vfs.rename(Path::new(from), Path::new(to)).unwrap();
-        }
-
-        /// The files `MEMORY` as they are now.
-        fn contents(&self, dir: &str) -> Vec<u8> {
-            let file = self.vfs.open(&Path::new(dir).join(FILE_NAME), Access::Buffered, false);
-            let file = file.unwrap();
-            let mut bytes = vec![0; file.len().unwrap() as usize];
-            file.read_at(0, &mut bytes).unwrap();
-            bytes
-        }
-
-        fn put(&self, dir: &str, contents: &[u8]) {
-            self.vfs.create_dir_all(Path::new(dir)).unwrap();
-            let path = Path::new(dir).join(FILE_NAME);
-            let _ = self.vfs.remove(&path);
-            self.vfs.create(&path, Access::Buffered).unwrap().write_at(0, contents).unwrap();
-        }
-    }
-
-    fn opening() -> Opening {
-        let opening = Opening { vfs: MemoryVfs::new(), salvage: false };
-        opening.vfs.create_dir_all(Path::new("/store")).unwrap();
-        opening
-    }
-
-    #[test]
-    fn an_opening_that_dies_changes_nothing() {
-        let mut opening = opening();
-        opening.dies(Some("/memory"));
-        opening.dies(Some("/memory"));
-        assert!(!opening.succeeds(None));
-        let before = opening.contents("/store");
-        opening.dies(None);
-        // The power failed before the store's file was durable.
-        opening.put("/store", &before);
-        opening.dies(None);
-        opening.put("/store", &before);
-        assert!(!opening.succeeds(None));
-        // The memory is lost, and nobody has done without it yet.
-        opening.rename("/memory", "/lost");
-        opening.salvage = true;
-        assert!(opening.is_refused(None), "a directory has to be named");
-        for new in ["/new", "/memory"] {
-            opening.dies(Some(new));
-            opening.salvage = false;
-            assert!(opening.is_refused(Some(new)) && opening.is_refused(None), "{new}");
-            opening.salvage = true;
-        }
-        opening.salvage = false;
-        assert!(!opening.succeeds(Some("/lost")));
-        assert!(!opening.succeeds(None));
-    }
-
-    #[test]
-    fn a_memory_of_another_time_is_refused() {
-        let mut opening = opening();
-        assert!(!opening.succeeds(Some("/memory")));
-        let [of_store, of_memory] = ["/store", "/memory"].map(|dir| opening.contents(dir));
-        assert!(!opening.succeeds(None));
-        let [new_of_store, new_of_memory] = ["/store", "/memory"].map(|dir| opening.contents(dir));
-        // Either has been restored from a backup.
-        opening.put("/memory", &of_memory);
-        assert!(opening.is_refused(None) && opening.is_refused(Some("/memory")));
-        opening.put("/memory", &new_of_memory);
-        opening.put("/store", &of_store);
-        assert!(opening.is_refused(None) && opening.is_refused(Some("/memory")));
-        opening.put("/store", &new_of_store);
-        assert!(!opening.succeeds(None));
-        // It is lost, done without, and found again.
-        opening.rename("/memory", "/lost");
-        opening.salvage = true;
-        assert!(opening.succeeds(Some("/new")));
-        assert!(!opening.succeeds(None));
-        assert!(opening.is_refused(Some("/lost")));
-        opening.rename("/new", "/gone");
-        assert!(opening.is_refused(Some("/lost")));
-        opening.rename("/lost", "/new");
-        assert!(opening.is_refused(None));
-    }
-
-    #[test]
-    fn another_stores_file_in_the_place_of_the_stores_is_an_error() {
-        let opening = opening();
-        opening.put("/store", &Mate { store_id: 8, ..mate("/others") }.encode().unwrap());
-        assert!(opening.is_refused(None));
-        assert!(!opening.succeeds(Some("/memory")));
-        assert!(!opening.succeeds(None));
-    }
-
-    #[test]
-    fn a_file_that_was_not_finished_is_written_anew() {
-        let vfs = MemoryVfs::new();
-        let dir = Path::new("/store");
-        vfs.create_dir_all(dir).unwrap();
-        vfs.create(&dir.join(NEW_FILE_NAME), Access::Buffered).unwrap();
-        assert_eq!(Mate::read(&vfs, dir).unwrap(), None);
-        let mate = mate("/memory");
-        mate.write(&vfs, dir).unwrap();
-        assert_eq!(Mate::read(&vfs, dir).unwrap(), Some(mate));
-        assert_eq!(vfs.read_names(dir).unwrap(), [FILE_NAME]);
-    }
-
-    #[test]
-    fn paths_that_cannot_be_written_down_are_refused() {
-        let long = mate(&"x".repeat(PATH_BYTES_MAX + 1));
-        assert!(matches!(long.encode(), Err(Error::InvalidArgument { .. })));
-    }
-}
+mod tests;
