@@ -24,7 +24,7 @@ use super::kept_state::Kept;
 use super::key_locks::KeyLocks;
 use super::open_iterators::OpenIterators;
 use super::options::{BackgroundMode, Builder};
-use super::persistent_memory::{self, Attached, Claim};
+use super::persistent_memory::{self, Attached, Claim, Opening};
 use super::quarantine::{Quarantine, Quarantined, concerns_one};
 use super::recovery::RecoveryReport;
 use super::replay::{Replayed, epoch_number};
@@ -473,7 +473,14 @@ fn open_locked(
             builder.journal_shards
         )));
     }
-    let attached = persistent_memory::attach(&builder, vfs, lock, recovered.store_id, read_only)?;
+    let opening = Opening {
+        dir: &path,
+        memory: builder.persistent_memory.as_ref(),
+        salvage: builder.salvage,
+        read_only,
+        is_stepped: builder.is_stepped(),
+    };
+    let attached = persistent_memory::attach(&opening, vfs, lock, recovered.store_id)?;
     let Attached { vfs, lock, lost, claim } = attached;
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let mut parallelism = Parallelism::new(&builder, cores);

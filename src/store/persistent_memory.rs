@@ -16,7 +16,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::options::Builder;
 use crate::base::checksum::checksum;
 use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
@@ -38,7 +37,7 @@ const VERSION: u32 = 1;
 const PATH_BYTES_MAX: usize = 4096;
 const FIXED_BYTES: usize = 56;
 
-/// A directory on persistent memory, for [`Builder::persistent_memory`].
+/// A directory on persistent memory, for [`Builder::persistent_memory`](crate::Builder::persistent_memory).
 ///
 /// ```
 /// use spinney::{EmulatedMemory, PersistentMemory};
@@ -61,7 +60,7 @@ impl PersistentMemory {
     /// slow as the paper's evaluation does (SLM-DB, section 6.1).
     ///
     /// **A commit with [`Durability::Sync`](crate::Durability::Sync) does not survive a power loss then**, and the store may
-    /// not be opened after one without [`Builder::salvage_journal`].
+    /// not be opened after one without [`Builder::salvage_journal`](crate::Builder::salvage_journal).
     pub fn emulated(mut self, memory: EmulatedMemory) -> PersistentMemory {
         self.emulated = Some(memory);
         self
@@ -240,21 +239,33 @@ fn is_current(known: Option<&Mate>, found: &Mate) -> bool {
     }
 }
 
+/// An opening of a store.
+pub(super) struct Opening<'a> {
+    /// The store's directory.
+    pub(super) dir: &'a Path,
+    /// What the user names.
+    pub(super) memory: Option<&'a PersistentMemory>,
+    /// The user takes what is left of the journal.
+    pub(super) salvage: bool,
+    pub(super) read_only: bool,
+    /// Everything follows from the calls alone.
+    pub(super) is_stepped: bool,
+}
+
 /// The store's file system with its persistent memory, and the lock of both. Without persistent memory, what was given.
 ///
 /// # Errors
 /// `InvalidArgument` if the persistent memory is missing, or is inside the store; `Conflict` if the directory is of another
 /// store, or of another time; `Corruption`; `Locked`; `Io`; `Full`.
 pub(super) fn attach(
-    builder: &Builder,
+    opening: &Opening<'_>,
     vfs: Arc<dyn Vfs>,
     lock: Box<dyn Lock>,
     store_id: u64,
-    read_only: bool,
 ) -> Result<Attached> {
-    let dir = &builder.path;
+    let Opening { dir, memory, salvage, read_only, is_stepped } = *opening;
     let known = Mate::read(&*vfs, dir)?;
-    let chosen = match &builder.persistent_memory {
+    let chosen = match memory {
         Some(memory) => Some(vfs.canonical(&memory.path)?),
         None => None,
     };
@@ -284,7 +295,7 @@ pub(super) fn attach(
         )));
     }
     // A directory that nobody names would be made where the lost one is to be mounted.
-    let salvage = builder.salvage && !read_only && named;
+    let salvage = salvage && !read_only && named;
     let pair = Pair {
         vfs: &*vfs,
         dir,
@@ -330,14 +341,14 @@ pub(super) fn attach(
     let claim = match read_only {
         true => None,
         false => {
-            let mates = pair.claim(found.as_ref(), builder.is_stepped())?;
-            let (dir, memory_dir) = (dir.clone(), memory_dir.clone());
+            let mates = pair.claim(found.as_ref(), is_stepped)?;
+            let (dir, memory_dir) = (dir.to_path_buf(), memory_dir.clone());
             Some(Claim { vfs: Arc::clone(&vfs), dir, memory_dir, mates })
         }
     };
-    let delay = builder.persistent_memory.as_ref().and_then(|memory| memory.emulated);
+    let delay = memory.and_then(|memory| memory.emulated);
     let delay = delay.map(|memory| {
-        let clock = if builder.is_stepped() { Clock::simulated() } else { Clock::real() };
+        let clock = if is_stepped { Clock::simulated() } else { Clock::real() };
         Arc::new(Delay::new(memory, Arc::new(clock))) as Arc<dyn MemoryDelay>
     });
     let split = SplitVfs::new(vfs, (dir, &memory_dir), belongs, delay);

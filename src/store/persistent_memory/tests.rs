@@ -30,21 +30,24 @@ fn the_worked_example_of_the_format_page_is_what_is_written() {
 }
 
 /// A file system with the directories of a store, and what opening the store does about its memory.
-struct Opening {
+struct Store {
     vfs: MemoryVfs,
     salvage: bool,
 }
 
-impl Opening {
+impl Store {
     fn attach(&self, memory: Option<&str>) -> Result<Attached> {
         let vfs: Arc<dyn Vfs> = Arc::new(self.vfs.clone());
-        let mut builder = Builder::new(Path::new("/store"), Arc::clone(&vfs));
-        builder = builder.salvage_journal(self.salvage);
-        if let Some(memory) = memory {
-            builder = builder.persistent_memory(PersistentMemory::at(memory));
-        }
+        let memory = memory.map(PersistentMemory::at);
+        let opening = super::Opening {
+            dir: Path::new("/store"),
+            memory: memory.as_ref(),
+            salvage: self.salvage,
+            read_only: false,
+            is_stepped: false,
+        };
         let lock = vfs.lock(Path::new("/store/LOCK"))?;
-        attach(&builder, vfs, lock, 7, false)
+        attach(&opening, vfs, lock, 7)
     }
 
     /// It dies before the manifest has begun the epoch.
@@ -91,134 +94,134 @@ impl Opening {
     }
 }
 
-fn opening() -> Opening {
-    let opening = Opening { vfs: MemoryVfs::new(), salvage: false };
-    opening.vfs.create_dir_all(Path::new("/store")).unwrap();
-    opening
+fn store() -> Store {
+    let store = Store { vfs: MemoryVfs::new(), salvage: false };
+    store.vfs.create_dir_all(Path::new("/store")).unwrap();
+    store
 }
 
 #[test]
 fn an_opening_that_dies_changes_nothing() {
-    let mut opening = opening();
-    opening.dies(Some("/memory"));
-    opening.dies(Some("/memory"));
-    assert!(!opening.succeeds(None));
-    let before = opening.contents("/store");
-    opening.dies(None);
+    let mut store = store();
+    store.dies(Some("/memory"));
+    store.dies(Some("/memory"));
+    assert!(!store.succeeds(None));
+    let before = store.contents("/store");
+    store.dies(None);
     // The power failed before the store's file was durable.
-    opening.put("/store", &before);
-    opening.dies(None);
-    opening.put("/store", &before);
-    assert!(!opening.succeeds(None));
+    store.put("/store", &before);
+    store.dies(None);
+    store.put("/store", &before);
+    assert!(!store.succeeds(None));
     // The memory is lost, and nobody has done without it yet.
-    opening.rename("/memory", "/lost");
-    opening.salvage = true;
-    assert!(opening.is_refused(None), "a directory has to be named");
+    store.rename("/memory", "/lost");
+    store.salvage = true;
+    assert!(store.is_refused(None), "a directory has to be named");
     for new in ["/new", "/memory"] {
-        opening.dies(Some(new));
-        opening.salvage = false;
-        assert!(opening.is_refused(Some(new)) && opening.is_refused(None), "{new}");
-        opening.salvage = true;
+        store.dies(Some(new));
+        store.salvage = false;
+        assert!(store.is_refused(Some(new)) && store.is_refused(None), "{new}");
+        store.salvage = true;
     }
-    opening.salvage = false;
-    assert!(!opening.succeeds(Some("/lost")));
-    assert!(!opening.succeeds(None));
+    store.salvage = false;
+    assert!(!store.succeeds(Some("/lost")));
+    assert!(!store.succeeds(None));
 }
 
 /// The memory's file had a tag already that the store's had not, when it was lost.
 #[test]
 fn a_memory_that_is_found_again_goes_on_from_any_moment() {
     for found_and_lost_again in [false, true] {
-        let mut opening = opening();
-        assert!(!opening.succeeds(Some("/memory")));
-        let before = opening.contents("/store");
-        opening.dies(None);
-        opening.put("/store", &before);
-        opening.rename("/memory", "/lost");
-        opening.salvage = true;
-        opening.dies(Some("/new"));
+        let mut store = store();
+        assert!(!store.succeeds(Some("/memory")));
+        let before = store.contents("/store");
+        store.dies(None);
+        store.put("/store", &before);
+        store.rename("/memory", "/lost");
+        store.salvage = true;
+        store.dies(Some("/new"));
         if found_and_lost_again {
-            let before = opening.contents("/store");
-            opening.dies(Some("/lost"));
-            opening.put("/store", &before);
-            opening.rename("/lost", "/memory");
-            opening.dies(Some("/new"));
-            opening.rename("/memory", "/lost");
+            let before = store.contents("/store");
+            store.dies(Some("/lost"));
+            store.put("/store", &before);
+            store.rename("/lost", "/memory");
+            store.dies(Some("/new"));
+            store.rename("/memory", "/lost");
         }
-        opening.salvage = false;
-        assert!(!opening.succeeds(Some("/lost")));
-        assert!(!opening.succeeds(None));
+        store.salvage = false;
+        assert!(!store.succeeds(Some("/lost")));
+        assert!(!store.succeeds(None));
     }
 }
 
 /// A salvage had changed the manifest, and died. What it had given up was taken for current again.
 #[test]
 fn what_a_salvage_has_given_up_does_not_come_back() {
-    let mut opening = opening();
-    assert!(!opening.succeeds(Some("/memory")));
-    opening.rename("/memory", "/lost");
-    opening.salvage = true;
-    opening.dies_late(Some("/new"));
-    opening.salvage = false;
-    assert!(opening.is_refused(Some("/lost")));
+    let mut store = store();
+    assert!(!store.succeeds(Some("/memory")));
+    store.rename("/memory", "/lost");
+    store.salvage = true;
+    store.dies_late(Some("/new"));
+    store.salvage = false;
+    assert!(store.is_refused(Some("/lost")));
     // Nothing is there yet: the loss is still to be told.
-    assert!(opening.is_refused(None) && opening.is_refused(Some("/new")));
-    opening.salvage = true;
-    assert!(opening.is_refused(Some("/lost")));
-    assert!(opening.succeeds(Some("/new")));
-    opening.salvage = false;
-    assert!(!opening.succeeds(None));
+    assert!(store.is_refused(None) && store.is_refused(Some("/new")));
+    store.salvage = true;
+    assert!(store.is_refused(Some("/lost")));
+    assert!(store.succeeds(Some("/new")));
+    store.salvage = false;
+    assert!(!store.succeeds(None));
 }
 
 /// A backup of the store from before it had persistent memory, opened with the memory's name, took the memory away from
 /// the store, although it could not be opened.
 #[test]
 fn an_old_backup_does_not_take_the_memory_away() {
-    let opening = opening();
-    assert!(!opening.succeeds(Some("/memory")));
-    let of_store = opening.contents("/store");
-    opening.vfs.remove(Path::new("/store/MEMORY")).unwrap();
-    opening.dies(Some("/memory"));
-    opening.vfs.remove(Path::new("/store/MEMORY")).unwrap();
-    opening.dies(Some("/memory"));
-    opening.put("/store", &of_store);
-    assert!(!opening.succeeds(None));
+    let store = store();
+    assert!(!store.succeeds(Some("/memory")));
+    let of_store = store.contents("/store");
+    store.vfs.remove(Path::new("/store/MEMORY")).unwrap();
+    store.dies(Some("/memory"));
+    store.vfs.remove(Path::new("/store/MEMORY")).unwrap();
+    store.dies(Some("/memory"));
+    store.put("/store", &of_store);
+    assert!(!store.succeeds(None));
 }
 
 #[test]
 fn a_memory_of_another_time_is_refused() {
-    let mut opening = opening();
-    assert!(!opening.succeeds(Some("/memory")));
-    let [of_store, of_memory] = ["/store", "/memory"].map(|dir| opening.contents(dir));
-    assert!(!opening.succeeds(None));
-    let [new_of_store, new_of_memory] = ["/store", "/memory"].map(|dir| opening.contents(dir));
+    let mut store = store();
+    assert!(!store.succeeds(Some("/memory")));
+    let [of_store, of_memory] = ["/store", "/memory"].map(|dir| store.contents(dir));
+    assert!(!store.succeeds(None));
+    let [new_of_store, new_of_memory] = ["/store", "/memory"].map(|dir| store.contents(dir));
     // Either has been restored from a backup.
-    opening.put("/memory", &of_memory);
-    assert!(opening.is_refused(None) && opening.is_refused(Some("/memory")));
-    opening.put("/memory", &new_of_memory);
-    opening.put("/store", &of_store);
-    assert!(opening.is_refused(None) && opening.is_refused(Some("/memory")));
-    opening.put("/store", &new_of_store);
-    assert!(!opening.succeeds(None));
+    store.put("/memory", &of_memory);
+    assert!(store.is_refused(None) && store.is_refused(Some("/memory")));
+    store.put("/memory", &new_of_memory);
+    store.put("/store", &of_store);
+    assert!(store.is_refused(None) && store.is_refused(Some("/memory")));
+    store.put("/store", &new_of_store);
+    assert!(!store.succeeds(None));
     // It is lost, done without, and found again.
-    opening.rename("/memory", "/lost");
-    opening.salvage = true;
-    assert!(opening.succeeds(Some("/new")));
-    assert!(!opening.succeeds(None));
-    assert!(opening.is_refused(Some("/lost")));
-    opening.rename("/new", "/gone");
-    assert!(opening.is_refused(Some("/lost")));
-    opening.rename("/lost", "/new");
-    assert!(opening.is_refused(None));
+    store.rename("/memory", "/lost");
+    store.salvage = true;
+    assert!(store.succeeds(Some("/new")));
+    assert!(!store.succeeds(None));
+    assert!(store.is_refused(Some("/lost")));
+    store.rename("/new", "/gone");
+    assert!(store.is_refused(Some("/lost")));
+    store.rename("/lost", "/new");
+    assert!(store.is_refused(None));
 }
 
 #[test]
 fn another_stores_file_in_the_place_of_the_stores_is_an_error() {
-    let opening = opening();
-    opening.put("/store", &Mate { store_id: 8, ..mate("/others") }.encode().unwrap());
-    assert!(opening.is_refused(None));
-    assert!(!opening.succeeds(Some("/memory")));
-    assert!(!opening.succeeds(None));
+    let store = store();
+    store.put("/store", &Mate { store_id: 8, ..mate("/others") }.encode().unwrap());
+    assert!(store.is_refused(None));
+    assert!(!store.succeeds(Some("/memory")));
+    assert!(!store.succeeds(None));
 }
 
 #[test]
