@@ -305,18 +305,10 @@ pub(super) fn attach(
         known: known.as_ref(),
         salvage,
     };
-    let found = pair.find()?;
-    let lost = match &known {
-        Some(known) if found.is_none() => Some(pair.missing(known)),
-        _ => None,
-    };
-    match lost {
-        Some(lost) if !salvage => return Err(lost),
+    let (found, _) = pair.look()?;
+    if found.is_none() && read_only {
         // It gets its persistent memory from the next opening for writing.
-        lost if found.is_none() && read_only => {
-            return Ok(Attached { vfs, lock, lost, claim: None });
-        }
-        _ => {}
+        return Ok(Attached { vfs, lock, lost: None, claim: None });
     }
     let lock_path = memory_dir.join(LOCK_FILE_NAME);
     let memory_lock = match read_only {
@@ -329,15 +321,7 @@ pub(super) fn attach(
         }
     };
     // Somebody else may have had it until now.
-    let found = pair.find()?;
-    let lost = match &known {
-        Some(known) if found.is_none() => Some(pair.missing(known)),
-        _ => None,
-    };
-    let lost = match lost {
-        Some(lost) if !salvage => return Err(lost),
-        lost => lost,
-    };
+    let (found, lost) = pair.look()?;
     let claim = match read_only {
         true => None,
         false => {
@@ -386,6 +370,19 @@ impl Pair<'_> {
         match read {
             Err(Error::Corruption { .. } | Error::Io { .. }) if self.salvage => Ok(None),
             read => read,
+        }
+    }
+
+    /// As [`Pair::find`], and what has been lost, if the user does without.
+    fn look(&self) -> Result<(Option<Mate>, Option<Error>)> {
+        let found = self.find()?;
+        let lost = match self.known {
+            Some(known) if found.is_none() => Some(self.missing(known)),
+            _ => None,
+        };
+        match lost {
+            Some(lost) if !self.salvage => Err(lost),
+            lost => Ok((found, lost)),
         }
     }
 
