@@ -274,6 +274,34 @@ fn two_copies_of_a_directory_do_not_share_a_memory() {
     drop(builder(&vfs, "/moved").open().unwrap());
 }
 
+/// A store that had been moved, with a symbolic link left at its old place, was taken for a copy of itself. Persistent
+/// memory that had been moved in this way could not be named.
+#[test]
+fn a_symbolic_link_at_the_old_place_is_no_copy() {
+    let dir = tempfile::tempdir().unwrap();
+    let [store, memory] = ["store", "memory"].map(|name| dir.path().join(name));
+    let [moved, moved_memory] = ["moved", "moved_memory"].map(|name| dir.path().join(name));
+    let open = |store: &Path, memory: Option<&Path>| {
+        let builder = Database::builder(store).memory_budget(2 * MIB).deterministic(5);
+        match memory {
+            Some(memory) => builder.persistent_memory(PersistentMemory::at(memory)).open(),
+            None => builder.open(),
+        }
+    };
+    fill(&open(&store, Some(&memory)).unwrap(), TreeKind::default(), 0..100);
+    std::fs::rename(&store, &moved).unwrap();
+    std::os::unix::fs::symlink(&moved, &store).unwrap();
+    assert_holds(&open(&moved, None).unwrap(), 100);
+    std::fs::rename(&memory, &moved_memory).unwrap();
+    std::os::unix::fs::symlink(&moved_memory, &memory).unwrap();
+    assert_holds(&open(&moved, None).unwrap(), 100);
+    std::fs::rename(&moved_memory, memory.with_extension("again")).unwrap();
+    std::fs::remove_file(&memory).unwrap();
+    std::os::unix::fs::symlink(memory.with_extension("again"), &moved_memory).unwrap();
+    assert_holds(&open(&moved, Some(&memory.with_extension("again"))).unwrap(), 100);
+    assert_holds(&open(&moved, Some(&moved_memory)).unwrap(), 100);
+}
+
 /// A commit that is to survive waits for the memory, and not for the disk.
 #[test]
 fn emulated_memory_is_as_slow_as_it_is_told_to_be() {

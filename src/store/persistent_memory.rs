@@ -283,8 +283,8 @@ pub(super) fn attach(
     }
     let known = known.filter(|known| known.store_id == store_id);
     let named = chosen.is_some();
-    let memory_dir = chosen.or_else(|| known.as_ref().map(|known| known.path.clone()));
-    let Some(memory_dir) = memory_dir else {
+    let known_dir = known.as_ref().map(|known| without_links(&*vfs, &known.path));
+    let Some(memory_dir) = chosen.or_else(|| known_dir.clone()) else {
         return Ok(Attached { vfs, lock, lost: None, claim: None });
     };
     let place = vfs.canonical(dir)?;
@@ -303,6 +303,7 @@ pub(super) fn attach(
         memory_dir: &memory_dir,
         store_id,
         known: known.as_ref(),
+        known_dir: known_dir.as_deref(),
         salvage,
     };
     let (found, _) = pair.look()?;
@@ -340,6 +341,12 @@ pub(super) fn attach(
     Ok(Attached { vfs: Arc::new(split), lock, lost, claim })
 }
 
+/// The path without symbolic links: what has been moved may have left one at its old place. As it is, if it cannot be
+/// looked up.
+fn without_links(vfs: &dyn Vfs, path: &Path) -> PathBuf {
+    vfs.canonical(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
 /// A store, and the directory that is to be its persistent memory.
 struct Pair<'a> {
     vfs: &'a dyn Vfs,
@@ -350,6 +357,8 @@ struct Pair<'a> {
     store_id: u64,
     /// What the store's file says.
     known: Option<&'a Mate>,
+    /// The directory that it names, without links.
+    known_dir: Option<&'a Path>,
     /// The user takes what is left.
     salvage: bool,
 }
@@ -390,15 +399,15 @@ impl Pair<'_> {
     fn find(&self) -> Result<Option<Mate>> {
         let memory_dir = self.memory_dir;
         let found = self.read(memory_dir)?;
-        if let Some(known) = self.known.filter(|known| known.path != *memory_dir)
-            && (self.read(&known.path)?)
+        if let Some(known_dir) = self.known_dir.filter(|known_dir| *known_dir != memory_dir)
+            && (self.read(known_dir)?)
                 .is_some_and(|at| at.store_id == self.store_id && is_current(self.known, &at))
         {
             return self.conflict(format_args!(
-                "is named as persistent memory, but that of {} is in {}; leave the name out, or close the store and move \
-                 the directory first",
+                "is named as persistent memory, but that of {} is in {} (or that is the same directory under another \
+                 name); leave the name out, or close the store and move the directory first",
                 self.dir.display(),
-                known.path.display()
+                known_dir.display()
             ));
         }
         let Some(found) = found else { return self.check_free().map(|()| None) };
@@ -410,11 +419,12 @@ impl Pair<'_> {
             ));
         }
         // The store that the directory names may be this one, under an earlier name, or one that this one is a copy of.
-        if found.path != *self.place
+        if without_links(self.vfs, &found.path) != *self.place
             && self.read(&found.path)?.is_some_and(|it| it.store_id == self.store_id)
         {
             return self.conflict(format_args!(
-                "is the persistent memory of {}, and {} is a copy of that; take a checkpoint instead",
+                "is the persistent memory of {}, and {} is a copy of that (or the same directory under another name: \
+                 then open it under the first); take a checkpoint instead",
                 found.path.display(),
                 self.dir.display()
             ));
@@ -439,7 +449,7 @@ impl Pair<'_> {
             false => Vec::new(),
         };
         // Without its own file, it is still where the store says.
-        let was_here = self.known.is_some_and(|it| it.path == *self.memory_dir);
+        let was_here = self.known_dir == Some(self.memory_dir);
         let is_taken = |name: &&String| *name == SUPERBLOCK_FILE_NAME || belongs(name) && !was_here;
         match (names.iter().find(is_taken), self.known) {
             (None, _) => Ok(()),
