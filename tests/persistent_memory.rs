@@ -232,6 +232,8 @@ fn a_damaged_file_of_the_memory_does_not_take_the_journal_along() {
     let report = report.into_new("/repaired").unwrap();
     assert!(!report.is_exact(), "{report:?}");
     assert_holds(&builder(&vfs, "/repaired").open().unwrap(), 1_000);
+    let memory = PersistentMemory::at("/new");
+    assert_conflict(builder(&vfs, STORE).persistent_memory(memory).salvage_journal(true).open());
     let db = with_memory(&vfs).salvage_journal(true).open().unwrap();
     assert_holds(&db, 1_000);
 }

@@ -243,9 +243,10 @@ impl Builder {
     /// [`Database::checkpoint`](crate::Database::checkpoint). A store that was repaired has a new number, and takes a new
     /// directory. If the memory is lost, [`Builder::salvage_journal`] opens the store with the new one that is named here.
     ///
-    /// Opening fails with `InvalidArgument` if the directory is missing or has none of the store's persistent memory; with
-    /// `Conflict` if it has that of another store, or of this store at another time, or files of a store that does not name it.
-    /// If it is full, writes fail with `Full`; so does opening for writing, which needs some hundred bytes.
+    /// Opening fails with `InvalidArgument` if the directory is missing or has none of the store's persistent memory;
+    /// with `Conflict` if it has that of another store, or of this store at another time, or files of a store that does
+    /// not name it, or if the directory that the store names may still have the journal. If it is full, writes fail
+    /// with `Full`; so does opening for writing, which needs some hundred bytes.
     ///
     /// ```no_run
     /// use spinney::{Database, PersistentMemory};

@@ -22,7 +22,7 @@ use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
 use crate::cache::{DataFiles, FileType};
 use crate::jobs::{Clock, unpredictable};
-use crate::journal::SegmentId;
+use crate::journal::{Journal, SegmentId};
 use crate::manifest::{LOCK_FILE_NAME, SUPERBLOCK_FILE_NAME};
 use crate::pmem::{Delay, EmulatedMemory, SplitVfs};
 use crate::vfs::{Access, Lock, MemoryDelay, Vfs, create_dir_durably, sync_parent};
@@ -341,6 +341,14 @@ pub(super) fn attach(
     Ok(Attached { vfs: Arc::new(split), lock, lost, claim })
 }
 
+/// Reads the file of a directory, if there are both.
+fn read_in(vfs: &dyn Vfs, dir: &Path) -> Result<Option<Mate>> {
+    match vfs.exists(dir)? {
+        true => Mate::read(vfs, dir),
+        false => Ok(None),
+    }
+}
+
 /// The path without symbolic links: what has been moved may have left one at its old place. As it is, if it cannot be
 /// looked up.
 fn without_links(vfs: &dyn Vfs, path: &Path) -> PathBuf {
@@ -369,14 +377,9 @@ impl Pair<'_> {
         Err(Error::Conflict { what: format!("{memory_dir} {what}") })
     }
 
-    /// Reads the file of a directory, if there are both. Who takes what is left takes a file that is damaged, or cannot be
-    /// read, for none.
+    /// As [`read_in`]. Who takes what is left takes a file that is damaged, or cannot be read, for none.
     fn read(&self, dir: &Path) -> Result<Option<Mate>> {
-        let read = self.vfs.exists(dir).and_then(|exists| match exists {
-            true => Mate::read(self.vfs, dir),
-            false => Ok(None),
-        });
-        match read {
+        match read_in(self.vfs, dir) {
             Err(Error::Corruption { .. } | Error::Io { .. }) if self.salvage => Ok(None),
             read => read,
         }
@@ -391,17 +394,68 @@ impl Pair<'_> {
         };
         match lost {
             Some(lost) if !self.salvage => Err(lost),
-            lost => Ok((found, lost)),
+            Some(lost) => self.check_nothing_left().map(|()| (found, Some(lost))),
+            None => Ok((found, None)),
         }
+    }
+
+    /// The directory that the store's file names, and what that says, if the user names another.
+    fn elsewhere(&self) -> Result<Option<(&Path, Option<Mate>)>> {
+        let Some(known_dir) = self.known_dir.filter(|known_dir| *known_dir != self.memory_dir)
+        else {
+            return Ok(None);
+        };
+        // Also who salvages is refused: of a file that cannot be read now, the journal beside it may be whole.
+        match read_in(self.vfs, known_dir) {
+            Ok(at) => Ok(Some((known_dir, at))),
+            Err(error) if error.is_refusal() => Err(error),
+            Err(error) => self.conflict(format_args!(
+                "is named as persistent memory, but that of {} was in {}, which cannot be read ({}); make that \
+                 available or move it away, or, to take what is left of it, name it itself and open the store for \
+                 writing with salvage_journal",
+                self.dir.display(),
+                known_dir.display(),
+                error.description()
+            )),
+        }
+    }
+
+    /// A directory takes the place of another only if that has no journal any more: if only the file of that is lost,
+    /// or a salvage there has died, the journal is whole.
+    fn check_nothing_left(&self) -> Result<()> {
+        let Some((known_dir, at)) = self.elsewhere()? else { return Ok(()) };
+        let says_nothing = at
+            .is_none_or(|at| at.store_id == self.store_id && at.progress == Progress::ClaimedAnew);
+        let names = match self.vfs.exists(known_dir)? {
+            true if says_nothing => self.vfs.read_names(known_dir)?,
+            _ => return Ok(()),
+        };
+        // Another store may be there now, with its journal.
+        let is_store = names.iter().any(|name| name == SUPERBLOCK_FILE_NAME);
+        let left = names.iter().find(|name| belongs(name)).filter(|_| !is_store);
+        match left {
+            Some(name) if self.owner(known_dir).is_none_or(|owner| owner == self.store_id) => {
+                self.conflict(format_args!(
+                    "is named as persistent memory, but {} still has {name}; to take what is left there, name the same \
+                     directory again, or else move that away",
+                    known_dir.display()
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The number of the store whose journal is in the directory, if a segment of it says so.
+    fn owner(&self, dir: &Path) -> Option<u64> {
+        Journal::find_store_id(self.vfs, dir).ok().flatten()
     }
 
     /// What the directory says, if it is the store's persistent memory; `None` if it may become that.
     fn find(&self) -> Result<Option<Mate>> {
         let memory_dir = self.memory_dir;
         let found = self.read(memory_dir)?;
-        if let Some(known_dir) = self.known_dir.filter(|known_dir| *known_dir != memory_dir)
-            && (self.read(known_dir)?)
-                .is_some_and(|at| at.store_id == self.store_id && is_current(self.known, &at))
+        if let Some((known_dir, at)) = self.elsewhere()?
+            && at.is_some_and(|at| at.store_id == self.store_id && is_current(self.known, &at))
         {
             return self.conflict(format_args!(
                 "is named as persistent memory, but that of {} is in {} (or that is the same directory under another \
@@ -470,13 +524,14 @@ impl Pair<'_> {
             return Error::invalid(format!(
                 "the journal of {dir} is on persistent memory, which was lost, and an opening with a new one in {path} has \
                  not come to its end: if the old one is there again, name it (Builder::persistent_memory). If it is lost, \
-                 open the store for writing with salvage_journal, and name a directory for a new one"
+                 open the store for writing with salvage_journal, and name the same directory again"
             ));
         }
         Error::invalid(format!(
-            "the journal of {dir} is on persistent memory in {path}, and {} has none of it: make it available there, or \
-             name where it is now (Builder::persistent_memory). If it is lost, open the store for writing with \
-             salvage_journal, and name a directory for a new one",
+            "the journal of {dir} is on persistent memory in {path}, and {} has no file {FILE_NAME} that says so: make \
+             it available there, or name where it is now (Builder::persistent_memory). If only that file is lost, open \
+             the store for writing with salvage_journal, and name the same directory again; if all is lost, a \
+             directory for a new one",
             self.memory_dir.display()
         ))
     }

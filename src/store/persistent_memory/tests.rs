@@ -173,6 +173,49 @@ fn what_a_salvage_has_given_up_does_not_come_back() {
     assert!(!store.succeeds(None));
 }
 
+/// A salvage with another directory gave up a journal that was whole, since one byte of the file beside it was damaged,
+/// or the file was not there. So did one after a salvage with the same directory had died.
+#[test]
+fn a_salvage_with_another_directory_gives_up_no_journal() {
+    for of_memory in [None, Some(&b"damaged"[..])] {
+        let mut store = store();
+        assert!(!store.succeeds(Some("/memory")));
+        let segment = Path::new("/memory/journal-00000001-00-00000001.log");
+        store.vfs.create(segment, Access::Buffered).unwrap();
+        store.vfs.remove(Path::new("/memory/MEMORY")).unwrap();
+        of_memory.into_iter().for_each(|bytes| store.put("/memory", bytes));
+        store.salvage = true;
+        assert!(matches!(store.attach(Some("/new")), Err(Error::Conflict { .. })));
+        assert!(!store.vfs.exists(Path::new("/new")).unwrap());
+        store.dies(Some("/memory"));
+        let error = store.attach(Some("/new")).err().unwrap().to_string();
+        assert!(error.contains("/memory still has journal-"), "{error}");
+        store.salvage = false;
+        let error = store.attach(None).err().unwrap().to_string();
+        assert!(error.contains("name the same directory again"), "{error}");
+        store.salvage = true;
+        // It has been moved away.
+        store.rename("/memory", "/old");
+        store.dies(Some("/new"));
+        store.rename("/old", "/memory");
+        assert!(store.succeeds(Some("/new")));
+    }
+}
+
+/// The directory that the store's file names is another store's now, with a journal: nothing of it is to be given up.
+#[test]
+fn a_store_in_the_place_of_the_memory_is_not_in_the_way() {
+    let mut store = store();
+    assert!(!store.succeeds(Some("/memory")));
+    store.rename("/memory", "/lost");
+    store.vfs.create_dir_all(Path::new("/memory")).unwrap();
+    for name in [SUPERBLOCK_FILE_NAME, "journal-00000001-00-00000001.log"] {
+        store.vfs.create(&Path::new("/memory").join(name), Access::Buffered).unwrap();
+    }
+    store.salvage = true;
+    assert!(store.succeeds(Some("/new")));
+}
+
 /// A backup of the store from before it had persistent memory, opened with the memory's name, took the memory away from
 /// the store, although it could not be opened.
 #[test]
