@@ -304,6 +304,37 @@ fn a_symbolic_link_at_the_old_place_is_no_copy() {
     assert_holds(&open(&moved, Some(&moved_memory)).unwrap(), 100);
 }
 
+/// A store that had been moved could not be opened if its old place was below a file now, or had another store's file
+/// that was damaged. An old place of its memory that could not be read was an error that said nothing of what to do.
+#[test]
+fn an_old_place_that_cannot_be_looked_up_is_not_in_the_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let [above, memory] = ["above", "memory"].map(|name| dir.path().join(name));
+    let [moved, moved_memory] = ["moved", "moved_memory"].map(|name| dir.path().join(name));
+    let open = |store: &Path, memory: &Path| {
+        let builder = Database::builder(store).memory_budget(2 * MIB).deterministic(5);
+        builder.persistent_memory(PersistentMemory::at(memory)).open()
+    };
+    let store = above.join("store");
+    fill(&open(&store, &memory).unwrap(), TreeKind::default(), 0..100);
+    std::fs::rename(&store, &moved).unwrap();
+    std::fs::remove_dir(&above).unwrap();
+    std::fs::write(&above, "a file").unwrap();
+    assert_holds(&open(&moved, &memory).unwrap(), 100);
+    std::fs::rename(&moved, dir.path().join("moved_again")).unwrap();
+    std::fs::create_dir(&moved).unwrap();
+    std::fs::write(moved.join("MEMORY"), "of another store").unwrap();
+    let moved = dir.path().join("moved_again");
+    assert_holds(&open(&moved, &memory).unwrap(), 100);
+    std::fs::rename(&memory, &moved_memory).unwrap();
+    std::fs::write(&memory, "a file").unwrap();
+    let error = open(&moved, &moved_memory).unwrap_err();
+    assert!(matches!(&error, Error::Conflict { .. }), "{error}");
+    assert!(error.to_string().contains("move it away"), "{error}");
+    std::fs::remove_file(&memory).unwrap();
+    assert_holds(&open(&moved, &moved_memory).unwrap(), 100);
+}
+
 /// A commit that is to survive waits for the memory, and not for the disk.
 #[test]
 fn emulated_memory_is_as_slow_as_it_is_told_to_be() {

@@ -13,6 +13,7 @@
 //!    and until the opening has settled, the next one has to salvage too.
 //! 4. Who opens the store has the lock of both directories.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -445,6 +446,18 @@ impl Pair<'_> {
         }
     }
 
+    /// Whether the directory of a store is one with this store's number. One that cannot be looked up is taken for
+    /// none: where this one has been moved from, there may be anything now.
+    fn has_this_store(&self, dir: &Path) -> Result<bool> {
+        let none = [ErrorKind::NotADirectory, ErrorKind::PermissionDenied];
+        match self.read(dir) {
+            Ok(at) => Ok(at.is_some_and(|at| at.store_id == self.store_id)),
+            Err(Error::Corruption { .. }) => Ok(false),
+            Err(Error::Io { source, .. }) if none.contains(&source.kind()) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The number of the store whose journal is in the directory, if a segment of it says so.
     fn owner(&self, dir: &Path) -> Option<u64> {
         Journal::find_store_id(self.vfs, dir).ok().flatten()
@@ -474,7 +487,7 @@ impl Pair<'_> {
         }
         // The store that the directory names may be this one, under an earlier name, or one that this one is a copy of.
         if without_links(self.vfs, &found.path) != *self.place
-            && self.read(&found.path)?.is_some_and(|it| it.store_id == self.store_id)
+            && self.has_this_store(&found.path)?
         {
             return self.conflict(format_args!(
                 "is the persistent memory of {}, and {} is a copy of that (or the same directory under another name: \
