@@ -219,6 +219,38 @@ fn a_store_is_not_opened_without_its_memory() {
     assert_sound(&builder(&vfs, STORE).open().unwrap());
 }
 
+/// A salvage that failed, since it cannot skip commits of a keyspace that cannot be opened, had given up the lost
+/// memory before: it was refused when it was there again.
+#[test]
+fn a_salvage_that_fails_does_not_give_up_the_lost_memory() {
+    let vfs = MemoryVfs::new();
+    let options = KeyspaceOptions::new(TreeKind::default());
+    let db = builder(&vfs, STORE).open().unwrap();
+    let bad = db.keyspace("bad", options).unwrap();
+    bad.put("early", "value").unwrap();
+    bad.flush().unwrap();
+    let tables = |(name, _): &(String, u64)| name.ends_with(".table");
+    let (table, len) = files(&vfs, Path::new(STORE)).into_iter().find(tables).unwrap();
+    // Needs the journal in the store's own directory.
+    bad.put("late", "value").unwrap();
+    drop((db, bad));
+    let db = with_memory(&vfs).open().unwrap();
+    // Is ahead of the journal without the memory.
+    fill(&db, TreeKind::default(), 0..100).flush().unwrap();
+    fill(&db, TreeKind::default(), 100..110);
+    let left = left_of(&vfs);
+    drop(db);
+    let vfs = left;
+    flip(&vfs, &Path::new(STORE).join(table), len - 4096 + 30);
+    vfs.rename(Path::new(MEMORY), Path::new("/moved")).unwrap();
+    let at = |path: &str| builder(&vfs, STORE).persistent_memory(PersistentMemory::at(path));
+    let error = at("/new").salvage_journal(true).open().unwrap_err();
+    assert!(error.is_corruption(), "{error}");
+    let db = at("/moved").open().unwrap();
+    assert_eq!(db.recovery().keyspaces_not_opened, ["bad"]);
+    assert_eq!(pairs(db.existing_keyspace("items").unwrap().iter()), expected(110));
+}
+
 /// A journal that is whole was out of reach of every way to it.
 #[test]
 fn a_damaged_file_of_the_memory_does_not_take_the_journal_along() {

@@ -363,7 +363,6 @@ impl StoreContext {
         claim: Option<&Claim>,
     ) -> Result<Begun> {
         let (report, memtables_weighed, last) = self.replay_checked(recovered, opened, salvage)?;
-        claim.map_or(Ok(()), Claim::give_up_lost)?;
         let Opened { keyspaces, quarantined, .. } = opened;
         if self.read_only {
             let epoch = epoch_number(recovered.epochs.current)?;
@@ -372,13 +371,18 @@ impl StoreContext {
         let epoch = epoch_number(recovered.epochs.current + 1)?;
         let older =
             report.limits.iter().map(|limit| (u64::from(limit.epoch), limit.last)).collect();
+        // A power loss took journal records of what was in the trees already. New records will start
+        // behind a gap, so nothing before it may be needed from the journal any more.
+        let is_behind = last > report.last && !planted(Bug::OpenFloorNotRaised);
+        if is_behind
+            && let Some(quarantined) = quarantined.values().find(|q| q.flushed < report.last)
+        {
+            return Err(quarantined.error.clone());
+        }
+        // What can be known to fail has not: a memory that is lost may be found again until here.
+        claim.map_or(Ok(()), Claim::give_up_lost)?;
         let mut journal_floor = None;
-        if last > report.last && !planted(Bug::OpenFloorNotRaised) {
-            // A power loss took journal records of what was in the trees already. New records will start
-            // behind a gap, so nothing before it may be needed from the journal any more.
-            if let Some(quarantined) = quarantined.values().find(|q| q.flushed < report.last) {
-                return Err(quarantined.error.clone());
-            }
+        if is_behind {
             let all: Vec<_> = keyspaces.values().collect();
             self.freeze_and_flush(&all, last, None)?;
             journal_floor = Some(last);

@@ -7,10 +7,12 @@
 //! 2. A tag is durable first in the memory's file, as *claimed*, and then in the store's. No file of the store is created on
 //!    the memory before. The memory's is *settled* once the manifest has begun the epoch of that opening. A claimed tag that
 //!    the store's file does not have is accepted if the tag before is the store's: a crash came in between.
-//! 3. A store whose file says that it has persistent memory is not opened without it: its newest commits may be there. Only
-//!    who salvages the journal may do without, and names a directory. Until that opening is about to change the manifest, it
-//!    counts for nothing: the next one has to salvage too, or finds the one that was lost. From then on that one is refused,
-//!    and until the opening has settled, the next one has to salvage too.
+//! 3. A store whose file says that it has persistent memory is not opened without it: its newest commits may be there.
+//!    Only who salvages the journal may do without, and names a directory. Until that opening is about to raise the
+//!    journal's floor, or to begin its epoch, it counts for nothing: the next one has to salvage too, or finds the one
+//!    that was lost. (Its replay may have made tables before, to make room: of a prefix of the commits, of which the
+//!    lost memory has the rest.) From then on that one is refused, and until the opening has settled, the next one has
+//!    to salvage too.
 //! 4. Who opens the store has the lock of both directories.
 
 use std::io::ErrorKind;
@@ -207,7 +209,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// The manifest is about to be changed, to what there is without the memory that was lost: it must not come back.
+    /// The manifest is about to skip the commits that are lost with the memory: it must not come back.
     pub(super) fn give_up_lost(&self) -> Result<()> {
         let [of_store, _] = &self.mates;
         match of_store.progress {
