@@ -147,6 +147,43 @@ fn repair_finds_the_journal_on_the_memory(kind: TreeKind) {
     }
 }
 
+/// A repair did not ask whose memory it was: it took the files of another store's along, if that was named or was in
+/// the place of the store's own file. And it read memory that a copy of the store had open.
+#[test]
+fn repair_takes_the_stores_own_memory_alone() {
+    let vfs = MemoryVfs::new();
+    let db = with_memory(&vfs).open().unwrap();
+    fill(&db, TreeKind::default(), 0..1_000);
+    let left = left_of(&vfs);
+    drop(db);
+    let vfs = left;
+    let other = builder(&vfs, "/other").deterministic(6);
+    drop(other.persistent_memory(PersistentMemory::at("/others")).open().unwrap());
+    let file = Path::new("/store/MEMORY");
+    vfs.remove(file).unwrap();
+    let repair = |memory: Option<&str>| {
+        let repair = Repair::new(STORE).vfs(Arc::new(vfs.clone())).deterministic(5);
+        match memory {
+            Some(memory) => repair.persistent_memory(PersistentMemory::at(memory)),
+            None => repair,
+        }
+    };
+    let result = repair(Some("/others")).into_new("/repaired");
+    assert!(matches!(result, Err(Error::InvalidArgument { .. })), "{result:?}");
+    let lock = vfs.lock(&Path::new(MEMORY).join("LOCK")).unwrap();
+    let result = repair(Some(MEMORY)).into_new("/repaired");
+    assert!(matches!(result, Err(Error::Locked { .. })), "{result:?}");
+    drop(lock);
+    vfs.hard_link(Path::new("/other/MEMORY"), file).unwrap();
+    let report = repair(None).into_new("/without").unwrap();
+    let is_named =
+        |problem: &Error| matches!(problem, Error::Corruption { file: it, .. } if it == file);
+    assert!(report.problems.iter().any(is_named) && !report.is_exact(), "{report:?}");
+    let report = repair(Some(MEMORY)).into_new("/repaired").unwrap();
+    assert!(report.problems.iter().any(is_named), "{report:?}");
+    assert_holds(&builder(&vfs, "/repaired").open().unwrap(), 1_000);
+}
+
 fn assert_invalid(result: spinney::Result<Database>) {
     assert!(matches!(result, Err(Error::InvalidArgument { .. })), "{result:?}");
 }

@@ -593,25 +593,42 @@ impl Pair<'_> {
     }
 }
 
-/// The file system with the persistent memory of a store that may be damaged, as far as that is there, for reading; and what
-/// is wrong with it.
+/// What is left of a store's persistent memory.
+pub(crate) struct Left {
+    /// The file system with the memory, as far as that is there, for reading.
+    pub(crate) vfs: Arc<dyn Vfs>,
+    /// The shared lock of the memory.
+    pub(crate) lock: Option<Box<dyn Lock>>,
+    /// What is wrong with it.
+    pub(crate) problem: Option<Error>,
+}
+
+/// The persistent memory of a store that may be damaged, and whose lock is held. `store_id`: its number, if that is
+/// known.
 ///
 /// # Errors
-/// `InvalidArgument` if the user names a directory that is not there; `Io`.
+/// `InvalidArgument` if the user names a directory that is not there, or that of another store; `Locked`; `Io`.
 pub(crate) fn attach_what_is_left(
     vfs: Arc<dyn Vfs>,
     dir: &Path,
     chosen: Option<&PersistentMemory>,
-) -> Result<(Arc<dyn Vfs>, Option<Error>)> {
+    store_id: Option<u64>,
+) -> Result<Left> {
     let (known, damage) = match Mate::read(&*vfs, dir) {
+        Ok(Some(known)) if store_id.is_some_and(|id| id != known.store_id) => {
+            let (file, what) = (dir.join(FILE_NAME), "store id of persistent memory");
+            let id = store_id.unwrap_or_default();
+            (None, Some(Error::corruption(&file, 16, what, id, known.store_id)))
+        }
         Ok(known) => (known, None),
         Err(error) => (None, Some(error)),
     };
+    let store_id = store_id.or(known.as_ref().map(|known| known.store_id));
     let place = match chosen {
         Some(memory) => Some(vfs.canonical(&memory.path)?),
         None => known.as_ref().map(|known| known.path.clone()),
     };
-    let Some(place) = place else { return Ok((vfs, damage)) };
+    let Some(place) = place else { return Ok(Left { vfs, lock: None, problem: damage }) };
     let file = place.join(FILE_NAME);
     let problem = |found: &str| {
         let expected = format_args!("the persistent memory of {}", dir.display());
@@ -620,20 +637,22 @@ pub(crate) fn attach_what_is_left(
     if !vfs.exists(&place)? {
         return match chosen {
             Some(_) => Err(Error::invalid(format!("there is no directory {}", place.display()))),
-            None => Ok((vfs, problem("nothing"))),
+            None => Ok(Left { vfs, lock: None, problem: problem("nothing") }),
         };
     }
+    // Who has a copy of the store may have it open.
+    let lock = vfs.lock_shared(&place.join(LOCK_FILE_NAME));
     // Segments say themselves which store they are of.
     let problem = match (Mate::read(&*vfs, &place), &known) {
         (Err(error), _) => Some(error),
         (Ok(None), _) => problem("no file that says so"),
-        (Ok(Some(found)), Some(known)) if found.store_id != known.store_id => {
+        (Ok(Some(found)), _) if store_id.is_some_and(|id| id != found.store_id) => {
             return match chosen {
                 Some(_) => Err(Error::invalid(format!(
                     "{} is the persistent memory of another store",
                     place.display()
                 ))),
-                None => Ok((vfs, problem("that of another store"))),
+                None => Ok(Left { vfs, lock: None, problem: problem("that of another store") }),
             };
         }
         (Ok(Some(found)), known) if !is_current(known.as_ref(), &found) => {
@@ -644,7 +663,9 @@ pub(crate) fn attach_what_is_left(
         }
         (Ok(Some(_)), _) => None,
     };
-    Ok((Arc::new(SplitVfs::new(vfs, (dir, &place), belongs, None)), problem))
+    let lock = Some(lock?);
+    let vfs = Arc::new(SplitVfs::new(vfs, (dir, &place), belongs, None));
+    Ok(Left { vfs, lock, problem: problem.or(damage) })
 }
 
 #[cfg(test)]

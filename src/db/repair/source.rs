@@ -17,7 +17,7 @@ use crate::manifest::{
 };
 use crate::merge::{Contained, MergeContext, MergeOperator};
 use crate::store::options::{Builder, MIB};
-use crate::store::persistent_memory::attach_what_is_left;
+use crate::store::persistent_memory::{Left, attach_what_is_left};
 use crate::store::state::Blobs;
 use crate::store::strangers::{origins_of_unknown, stranger};
 use crate::table::{BlobFiles, Caching, TableSalvage};
@@ -60,6 +60,7 @@ pub(super) struct Source {
     journal_records: u64,
     journal_incomplete: bool,
     _lock: Box<dyn Lock>,
+    _memory_lock: Option<Box<dyn Lock>>,
 }
 
 /// What a table file says of itself.
@@ -74,13 +75,11 @@ impl Source {
     /// Opens what is left of the store in `path`, for nobody else if `alone`.
     pub(super) fn open(path: &Path, builder: &Builder, alone: bool) -> Result<Source> {
         let vfs: Arc<dyn Vfs> = Arc::new(ReadOnlyVfs(Arc::clone(&builder.vfs)));
-        let memory = builder.persistent_memory.as_ref();
-        let (vfs, lost) = attach_what_is_left(vfs, path, memory)?;
         let not_a_store = |reason: &str| Error::NotAStore {
             path: path.to_path_buf(),
             reason: reason.to_string(),
         };
-        let list = || match vfs.read_names(path) {
+        let list = |vfs: &dyn Vfs| match vfs.read_names(path) {
             Err(error) if is_io(&error, ErrorKind::NotFound) => {
                 Err(not_a_store("there is no such directory"))
             }
@@ -90,13 +89,17 @@ impl Source {
             names => names,
         };
         // What is no store is told to be none before anything is said of locks.
-        list()?;
+        list(&*vfs)?;
         let lock_path = path.join(LOCK_FILE_NAME);
         let lock = match alone {
             true => builder.vfs.lock(&lock_path)?,
             false => vfs.lock_shared(&lock_path)?,
         };
-        let names: BTreeSet<String> = list()?.into_iter().collect();
+        let manifest = Manifest::salvage(&*vfs, path)?;
+        let memory = builder.persistent_memory.as_ref();
+        let Left { vfs, lock: memory_lock, problem: lost } =
+            attach_what_is_left(vfs, path, memory, manifest.store_id)?;
+        let names: BTreeSet<String> = list(&*vfs)?.into_iter().collect();
         let is_part = |name: &String| {
             DataFiles::parse_name(name).is_some()
                 || name.starts_with("journal-")
@@ -115,7 +118,6 @@ impl Source {
         // Nothing is removed when a handle goes.
         files.retain_all();
         let blobs = BlobFiles::of_damaged_store(&files);
-        let manifest = Manifest::salvage(&*vfs, path)?;
         let mut source = Source {
             files,
             keyspaces: Vec::new(),
@@ -126,6 +128,7 @@ impl Source {
             journal_records: 0,
             journal_incomplete: false,
             _lock: lock,
+            _memory_lock: memory_lock,
         };
         source.add_problems(manifest.problems.iter().cloned());
         let is_lost = lost.is_some();
