@@ -307,9 +307,10 @@ fn a_damaged_file_of_the_memory_does_not_take_the_journal_along() {
     assert_holds(&db, 1_000);
 }
 
+/// The error did not say how to open the store all the same.
 #[test]
 fn damage_of_either_file_is_an_error_that_names_it() {
-    for file in ["/store/MEMORY", "/memory/MEMORY"] {
+    for (file, advice) in [("/store/MEMORY", "remove this file"), ("/memory/MEMORY", "salvage")] {
         let vfs = MemoryVfs::new();
         drop(with_memory(&vfs).open().unwrap());
         flip(&vfs, Path::new(file), 30);
@@ -319,8 +320,33 @@ fn damage_of_either_file_is_an_error_that_names_it() {
                 matches!(&error, Error::Corruption { file: named, .. } if *named == *file),
                 "{error}"
             );
+            assert!(error.to_string().contains(advice), "{error}");
         }
     }
+}
+
+/// If both files are lost, the error said of the store's own segments that they are of another.
+#[test]
+fn without_both_files_the_memory_is_told_by_its_segments() {
+    let vfs = MemoryVfs::new();
+    let db = with_memory(&vfs).open().unwrap();
+    fill(&db, TreeKind::default(), 0..1_000);
+    let left = left_of(&vfs);
+    drop(db);
+    let vfs = left;
+    vfs.remove(Path::new("/store/MEMORY")).unwrap();
+    flip(&vfs, Path::new("/memory/MEMORY"), 30);
+    let error = with_memory(&vfs).salvage_journal(true).open().unwrap_err();
+    assert!(matches!(error, Error::Conflict { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("which is of this store") && text.contains("repair"), "{error}");
+    let repair = Repair::new(STORE).vfs(Arc::new(vfs.clone())).deterministic(5);
+    repair.persistent_memory(PersistentMemory::at(MEMORY)).into_new("/repaired").unwrap();
+    assert_holds(&builder(&vfs, "/repaired").open().unwrap(), 1_000);
+    let other =
+        builder(&vfs, "/other").deterministic(6).persistent_memory(PersistentMemory::at(MEMORY));
+    let error = other.salvage_journal(true).open().unwrap_err().to_string();
+    assert!(error.contains("which is of another store"), "{error}");
 }
 
 /// Two copies of a store would write to the same journal.

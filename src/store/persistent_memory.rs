@@ -267,7 +267,9 @@ pub(super) fn attach(
     store_id: u64,
 ) -> Result<Attached> {
     let Opening { dir, memory, salvage, read_only, is_stepped } = *opening;
-    let known = Mate::read(&*vfs, dir)?;
+    let known = Mate::read(&*vfs, dir).map_err(|error| {
+        advised(error, "remove this file, and name the directory (Builder::persistent_memory)")
+    })?;
     let chosen = match memory {
         Some(memory) => Some(vfs.canonical(&memory.path)?),
         None => None,
@@ -342,6 +344,14 @@ pub(super) fn attach(
     let split = SplitVfs::new(vfs, (dir, &memory_dir), belongs, delay);
     let lock = Box::new(Locks { _memory: memory_lock, _store: lock });
     Ok(Attached { vfs: Arc::new(split), lock, lost, claim })
+}
+
+/// The same corruption, with what to do about it first.
+fn advised(mut error: Error, advice: &str) -> Error {
+    if let Error::Corruption { found, .. } = &mut error {
+        found.push_str(&format!(" ({advice})"));
+    }
+    error
 }
 
 /// Reads the file of a directory, if there are both.
@@ -468,7 +478,12 @@ impl Pair<'_> {
     /// What the directory says, if it is the store's persistent memory; `None` if it may become that.
     fn find(&self) -> Result<Option<Mate>> {
         let memory_dir = self.memory_dir;
-        let found = self.read(memory_dir)?;
+        let found = self.read(memory_dir).map_err(|error| {
+            advised(
+                error,
+                "open the store for writing with salvage_journal, and name this directory",
+            )
+        })?;
         if let Some((known_dir, at)) = self.elsewhere()?
             && at.is_some_and(|at| at.store_id == self.store_id && is_current(self.known, &at))
         {
@@ -479,7 +494,7 @@ impl Pair<'_> {
                 known_dir.display()
             ));
         }
-        let Some(found) = found else { return self.check_free().map(|()| None) };
+        let Some(found) = found else { return self.check_free(false).map(|()| None) };
         if found.store_id != self.store_id {
             return self.conflict(format_args!(
                 "is the persistent memory of another store, {} (a store that was repaired counts as another); name another \
@@ -502,17 +517,19 @@ impl Pair<'_> {
             return Ok(Some(found));
         }
         if found.progress == Progress::ClaimedAnew {
-            return self.check_free().map(|()| None);
+            return self.check_free(true).map(|()| None);
         }
         self.conflict(format_args!(
-            "is not of the same moment as {}: one of the two is a copy, or has been replaced. If the store's persistent \
-             memory is lost, move this directory away and open the store with salvage_journal",
+            "is not of the same moment as {}: one of the two is a copy, or has been replaced. If the store's \
+             persistent memory is lost, move this directory away and open the store with salvage_journal; to keep what \
+             is in both, make a new store of them with `spinney repair`",
             self.dir.display()
         ))
     }
 
     /// The directory may become persistent memory only if it has no files that would count as the store's.
-    fn check_free(&self) -> Result<()> {
+    /// `of_salvage`: its file is of a salvage of this store that has died.
+    fn check_free(&self, of_salvage: bool) -> Result<()> {
         let names = match self.vfs.exists(self.memory_dir)? {
             true => self.vfs.read_names(self.memory_dir)?,
             false => Vec::new(),
@@ -520,15 +537,33 @@ impl Pair<'_> {
         // Without its own file, it is still where the store says.
         let was_here = self.known_dir == Some(self.memory_dir);
         let is_taken = |name: &&String| *name == SUPERBLOCK_FILE_NAME || belongs(name) && !was_here;
-        match (names.iter().find(is_taken), self.known) {
-            (None, _) => Ok(()),
-            (Some(name), None) => self.conflict(format_args!(
-                "has {name}, which is not of this store; name another directory"
+        let Some(name) = names.iter().find(is_taken) else { return Ok(()) };
+        if name == SUPERBLOCK_FILE_NAME {
+            return self.conflict(format_args!(
+                "has {name}, so it is a store's own directory; name another directory"
+            ));
+        }
+        match (self.owner(self.memory_dir), self.known) {
+            (Some(owner), _) if owner != self.store_id => self.conflict(format_args!(
+                "has {name}, which is of another store; name another directory"
             )),
-            (Some(name), Some(known)) => self.conflict(format_args!(
-                "has {name}, and no file that says which store it is of. If it is the persistent memory of this one, move \
-                 it to {}; else name another directory",
+            (_, Some(known)) if of_salvage => self.conflict(format_args!(
+                "has {name}, and is of a salvage of this store that has not come to its end. If it was {} then, move \
+                 it back there; else name another directory",
                 known.path.display()
+            )),
+            (_, Some(known)) => self.conflict(format_args!(
+                "has {name}, and no file that says which store it is of. If it is the persistent memory of this one, move \
+                 it to {}, and open the store for writing with salvage_journal; else name another directory",
+                known.path.display()
+            )),
+            (Some(_), None) => self.conflict(format_args!(
+                "has {name}, which is of this store, but the file {FILE_NAME} is lost both here and in {}; make a new \
+                 store of what is in both with `spinney repair`, or name another directory",
+                self.dir.display()
+            )),
+            (None, None) => self.conflict(format_args!(
+                "has {name}, and nothing says which store it is of; name another directory"
             )),
         }
     }
@@ -540,6 +575,16 @@ impl Pair<'_> {
                 "the journal of {dir} is on persistent memory, which was lost, and an opening with a new one in {path} has \
                  not come to its end: if the old one is there again, name it (Builder::persistent_memory). If it is lost, \
                  open the store for writing with salvage_journal, and name the same directory again"
+            ));
+        }
+        let is_begun = self.known_dir.and_then(|dir| read_in(self.vfs, dir).ok().flatten());
+        let is_begun = is_begun
+            .is_some_and(|at| at.store_id == self.store_id && at.progress == Progress::ClaimedAnew);
+        if known.progress == Progress::Settled && is_begun {
+            return Error::invalid(format!(
+                "the persistent memory of {dir} was lost, and a salvage with a new one in {path} has given it up, but \
+                 has not come to its end: repeat it (open the store for writing with salvage_journal), and name the \
+                 same directory again"
             ));
         }
         Error::invalid(format!(
@@ -655,11 +700,11 @@ pub(crate) fn attach_what_is_left(
                 None => Ok(Left { vfs, lock: None, problem: problem("that of another store") }),
             };
         }
+        (Ok(Some(found)), _) if found.progress == Progress::ClaimedAnew => {
+            problem("that of a salvage that has not come to its end")
+        }
         (Ok(Some(found)), known) if !is_current(known.as_ref(), &found) => {
             problem("that of another moment")
-        }
-        (Ok(Some(found)), _) if found.progress == Progress::ClaimedAnew => {
-            problem("one that took its place, and has nothing")
         }
         (Ok(Some(_)), _) => None,
     };

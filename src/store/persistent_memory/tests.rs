@@ -69,6 +69,11 @@ impl Store {
         attached.lost.is_some()
     }
 
+    /// The message of its error.
+    fn complaint(&self, memory: Option<&str>) -> String {
+        self.attach(memory).err().unwrap().to_string()
+    }
+
     fn is_refused(&self, memory: Option<&str>) -> bool {
         self.attach(memory).is_err()
     }
@@ -188,10 +193,10 @@ fn a_salvage_with_another_directory_gives_up_no_journal() {
         assert!(matches!(store.attach(Some("/new")), Err(Error::Conflict { .. })));
         assert!(!store.vfs.exists(Path::new("/new")).unwrap());
         store.dies(Some("/memory"));
-        let error = store.attach(Some("/new")).err().unwrap().to_string();
+        let error = store.complaint(Some("/new"));
         assert!(error.contains("/memory still has journal-"), "{error}");
         store.salvage = false;
-        let error = store.attach(None).err().unwrap().to_string();
+        let error = store.complaint(None);
         assert!(error.contains("name the same directory again"), "{error}");
         store.salvage = true;
         // It has been moved away.
@@ -256,6 +261,31 @@ fn a_memory_of_another_time_is_refused() {
     assert!(store.is_refused(Some("/lost")));
     store.rename("/lost", "/new");
     assert!(store.is_refused(None));
+}
+
+/// After a salvage had died late, the error said that the journal is in the directory that was to be the new one, and
+/// nothing of what to do. An index there was said to be of no store that is known.
+#[test]
+fn after_a_salvage_that_died_messages_say_what_to_do() {
+    let mut store = store();
+    assert!(!store.succeeds(Some("/memory")));
+    store.rename("/memory", "/lost");
+    store.salvage = true;
+    store.dies_late(Some("/new"));
+    let index = Path::new("/new/00000001.index");
+    store.vfs.create(index, Access::Buffered).unwrap();
+    store.salvage = false;
+    let error = store.complaint(None);
+    assert!(error.contains("repeat it") && error.contains("name the same directory again"));
+    // A repair said that it is of another moment.
+    let vfs: Arc<dyn Vfs> = Arc::new(store.vfs.clone());
+    let left = attach_what_is_left(vfs, Path::new("/store"), None, Some(7)).unwrap();
+    let problem = left.problem.unwrap().to_string();
+    assert!(problem.contains("a salvage that has not come to its end"), "{problem}");
+    store.rename("/new", "/elsewhere");
+    store.salvage = true;
+    let error = store.complaint(Some("/elsewhere"));
+    assert!(error.contains("a salvage") && error.contains("move it back"), "{error}");
 }
 
 #[test]
