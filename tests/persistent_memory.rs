@@ -61,15 +61,10 @@ fn expected(values: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
 /// What the death of the process leaves now.
 fn left_of(vfs: &MemoryVfs) -> MemoryVfs {
     let left = copy(vfs, Path::new(STORE));
-    for dir in [MEMORY, "/moved"].map(Path::new).into_iter().filter(|dir| vfs.exists(dir).unwrap())
-    {
-        left.create_dir_all(dir).unwrap();
-        for (name, _) in files(vfs, dir) {
-            let path = dir.join(name);
-            let file = left.create(&path, Access::Buffered).unwrap();
-            file.write_at(0, &contents(vfs, &path)).unwrap();
-        }
-    }
+    let others = [MEMORY, "/moved", "/other"].into_iter();
+    others.filter(|dir| vfs.exists(Path::new(dir)).unwrap()).for_each(|dir| {
+        copy_dir(vfs, dir, &left, dir);
+    });
     left
 }
 
@@ -369,6 +364,55 @@ fn two_copies_of_a_directory_do_not_share_a_memory() {
     assert_conflict(builder(&vfs, "/twin").open());
     drop(builder(&vfs, "/moved").open().unwrap());
     drop(builder(&vfs, "/moved").open().unwrap());
+}
+
+/// Copies a directory within a file system, or to another.
+fn copy_dir(from: &MemoryVfs, dir: &str, to: &MemoryVfs, new_dir: &str) {
+    to.create_dir_all(Path::new(new_dir)).unwrap();
+    for (name, _) in files(from, Path::new(dir)) {
+        let file = to.create(&Path::new(new_dir).join(&name), Access::Buffered).unwrap();
+        file.write_at(0, &contents(from, &Path::new(dir).join(name))).unwrap();
+    }
+}
+
+/// The directory of the store that a store is a copy of was taken for persistent memory, and written to, if it was named
+/// and the memory was not where both say.
+#[test]
+fn a_stores_own_directory_is_no_memory_although_its_file_fits() {
+    let vfs = MemoryVfs::new();
+    drop(with_memory(&vfs).open().unwrap());
+    copy_dir(&vfs, STORE, &vfs, "/twin");
+    vfs.rename(Path::new(MEMORY), Path::new("/moved")).unwrap();
+    let twin = || builder(&vfs, "/twin").persistent_memory(PersistentMemory::at(STORE));
+    for salvage in [false, true] {
+        let error = twin().salvage_journal(salvage).open().unwrap_err();
+        assert!(matches!(error, Error::Conflict { .. }), "{error}");
+        assert!(error.to_string().contains("a store's own directory"), "{error}");
+    }
+    assert_conflict(twin().open_read_only());
+    vfs.rename(Path::new("/moved"), Path::new(MEMORY)).unwrap();
+    drop(builder(&vfs, STORE).open().unwrap());
+}
+
+/// A store that had been moved to where its persistent memory was, or whose memory had been moved to where the store was,
+/// was taken for a copy of itself.
+#[test]
+fn a_store_and_its_memory_may_change_places() {
+    let vfs = MemoryVfs::new();
+    let db = with_memory(&vfs).open().unwrap();
+    fill(&db, TreeKind::default(), 0..100);
+    drop(db);
+    let mut places = (STORE, MEMORY);
+    for moved in [("/third", STORE), (MEMORY, STORE), (STORE, MEMORY), (STORE, "/third")] {
+        vfs.rename(Path::new(places.1), Path::new("/between")).unwrap();
+        vfs.rename(Path::new(places.0), Path::new("/moved")).unwrap();
+        vfs.rename(Path::new("/moved"), Path::new(moved.0)).unwrap();
+        vfs.rename(Path::new("/between"), Path::new(moved.1)).unwrap();
+        let memory = PersistentMemory::at(moved.1);
+        assert_holds(&builder(&vfs, moved.0).persistent_memory(memory).open().unwrap(), 100);
+        assert_holds(&builder(&vfs, moved.0).open().unwrap(), 100);
+        places = moved;
+    }
 }
 
 /// A store that had been moved, with a symbolic link left at its old place, was taken for a copy of itself. Persistent

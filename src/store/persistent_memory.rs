@@ -362,6 +362,12 @@ fn read_in(vfs: &dyn Vfs, dir: &Path) -> Result<Option<Mate>> {
     }
 }
 
+/// Whether a directory is a store's own. The two files `MEMORY` do not say which of them is the store's: its superblock
+/// does, which persistent memory does not have.
+fn is_store(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
+    vfs.exists(&dir.join(SUPERBLOCK_FILE_NAME))
+}
+
 /// The path without symbolic links: what has been moved may have left one at its old place. As it is, if it cannot be
 /// looked up.
 fn without_links(vfs: &dyn Vfs, path: &Path) -> PathBuf {
@@ -412,14 +418,20 @@ impl Pair<'_> {
         }
     }
 
-    /// The directory that the store's file names, and what that says, if the user names another.
+    /// The directory that the store's file names, and what that says, if the user names another, and no store is there
+    /// now: this one may have been moved there.
     fn elsewhere(&self) -> Result<Option<(&Path, Option<Mate>)>> {
         let Some(known_dir) = self.known_dir.filter(|known_dir| *known_dir != self.memory_dir)
         else {
             return Ok(None);
         };
+        let at = match is_store(self.vfs, known_dir) {
+            Ok(true) => return Ok(None),
+            Ok(false) => read_in(self.vfs, known_dir),
+            Err(error) => Err(error),
+        };
         // Also who salvages is refused: of a file that cannot be read now, the journal beside it may be whole.
-        match read_in(self.vfs, known_dir) {
+        match at {
             Ok(at) => Ok(Some((known_dir, at))),
             Err(error) if error.is_refusal() => Err(error),
             Err(error) => self.conflict(format_args!(
@@ -443,10 +455,7 @@ impl Pair<'_> {
             true if says_nothing => self.vfs.read_names(known_dir)?,
             _ => return Ok(()),
         };
-        // Another store may be there now, with its journal.
-        let is_store = names.iter().any(|name| name == SUPERBLOCK_FILE_NAME);
-        let left = names.iter().find(|name| belongs(name)).filter(|_| !is_store);
-        match left {
+        match names.iter().find(|name| belongs(name)) {
             Some(name) if self.owner(known_dir).is_none_or(|owner| owner == self.store_id) => {
                 self.conflict(format_args!(
                     "is named as persistent memory, but {} still has {name}; to take what is left there, name the same \
@@ -459,10 +468,14 @@ impl Pair<'_> {
     }
 
     /// Whether the directory of a store is one with this store's number. One that cannot be looked up is taken for
-    /// none: where this one has been moved from, there may be anything now.
+    /// none: where this one has been moved from, there may be anything now, such as its own persistent memory.
     fn has_this_store(&self, dir: &Path) -> Result<bool> {
         let none = [ErrorKind::NotADirectory, ErrorKind::PermissionDenied];
-        match self.read(dir) {
+        let at = is_store(self.vfs, dir).and_then(|is_store| match is_store {
+            true => self.read(dir),
+            false => Ok(None),
+        });
+        match at {
             Ok(at) => Ok(at.is_some_and(|at| at.store_id == self.store_id)),
             Err(Error::Corruption { .. }) => Ok(false),
             Err(Error::Io { source, .. }) if none.contains(&source.kind()) => Ok(false),
@@ -478,6 +491,11 @@ impl Pair<'_> {
     /// What the directory says, if it is the store's persistent memory; `None` if it may become that.
     fn find(&self) -> Result<Option<Mate>> {
         let memory_dir = self.memory_dir;
+        if is_store(self.vfs, memory_dir)? {
+            return self.conflict(format_args!(
+                "has {SUPERBLOCK_FILE_NAME}, so it is a store's own directory; name another directory"
+            ));
+        }
         let found = self.read(memory_dir).map_err(|error| {
             advised(
                 error,
@@ -536,13 +554,8 @@ impl Pair<'_> {
         };
         // Without its own file, it is still where the store says.
         let was_here = self.known_dir == Some(self.memory_dir);
-        let is_taken = |name: &&String| *name == SUPERBLOCK_FILE_NAME || belongs(name) && !was_here;
+        let is_taken = |name: &&String| belongs(name) && !was_here;
         let Some(name) = names.iter().find(is_taken) else { return Ok(()) };
-        if name == SUPERBLOCK_FILE_NAME {
-            return self.conflict(format_args!(
-                "has {name}, so it is a store's own directory; name another directory"
-            ));
-        }
         match (self.owner(self.memory_dir), self.known) {
             (Some(owner), _) if owner != self.store_id => self.conflict(format_args!(
                 "has {name}, which is of another store; name another directory"

@@ -97,6 +97,11 @@ impl Store {
         let _ = self.vfs.remove(&path);
         self.vfs.create(&path, Access::Buffered).unwrap().write_at(0, contents).unwrap();
     }
+
+    /// Makes an empty file.
+    fn touch(&self, path: &str) {
+        self.vfs.create(Path::new(path), Access::Buffered).unwrap();
+    }
 }
 
 fn store() -> Store {
