@@ -344,6 +344,32 @@ fn without_both_files_the_memory_is_told_by_its_segments() {
     assert!(error.contains("which is of another store"), "{error}");
 }
 
+/// A salvage took another store's journal for its own, and removed it, if the memory was lost, another store's was in
+/// its place, and the file of that was damaged or not there.
+#[test]
+fn a_salvage_takes_no_journal_of_another_store() {
+    let vfs = MemoryVfs::new();
+    let other = |vfs: &MemoryVfs| {
+        builder(vfs, "/other").deterministic(6).persistent_memory(PersistentMemory::at(MEMORY))
+    };
+    drop(other(&vfs).open().unwrap());
+    vfs.rename(Path::new(MEMORY), Path::new("/lost")).unwrap();
+    let db = with_memory(&vfs).open().unwrap();
+    fill(&db, TreeKind::default(), 0..1_000);
+    for is_damaged in [true, false] {
+        let vfs = left_of(&vfs);
+        let file = Path::new("/memory/MEMORY");
+        match is_damaged {
+            true => flip(&vfs, file, 30),
+            false => vfs.remove(file).unwrap(),
+        }
+        let error = other(&vfs).salvage_journal(true).open().unwrap_err();
+        assert!(matches!(error, Error::Conflict { .. }), "{error}");
+        assert!(error.to_string().contains("which is of another store"), "{error}");
+        assert_holds(&with_memory(&vfs).salvage_journal(true).open().unwrap(), 1_000);
+    }
+}
+
 /// Two copies of a store would write to the same journal.
 #[test]
 fn two_copies_of_a_directory_do_not_share_a_memory() {
@@ -375,8 +401,8 @@ fn copy_dir(from: &MemoryVfs, dir: &str, to: &MemoryVfs, new_dir: &str) {
     }
 }
 
-/// The directory of the store that a store is a copy of was taken for persistent memory, and written to, if it was named
-/// and the memory was not where both say.
+/// The directory of the store that this one is a copy of was taken for persistent memory, and written to, if it was
+/// named and the memory was not where both say.
 #[test]
 fn a_stores_own_directory_is_no_memory_although_its_file_fits() {
     let vfs = MemoryVfs::new();
@@ -394,8 +420,8 @@ fn a_stores_own_directory_is_no_memory_although_its_file_fits() {
     drop(builder(&vfs, STORE).open().unwrap());
 }
 
-/// A store that had been moved to where its persistent memory was, or whose memory had been moved to where the store was,
-/// was taken for a copy of itself.
+/// A store that had been moved to where its persistent memory was, or whose memory had been moved to where the store
+/// was, was taken for a copy of itself.
 #[test]
 fn a_store_and_its_memory_may_change_places() {
     let vfs = MemoryVfs::new();

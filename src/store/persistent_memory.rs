@@ -456,7 +456,7 @@ impl Pair<'_> {
             _ => return Ok(()),
         };
         match names.iter().find(|name| belongs(name)) {
-            Some(name) if self.owner(known_dir).is_none_or(|owner| owner == self.store_id) => {
+            Some(name) if self.owner(known_dir).map_or(true, |owner| self.may_be_mine(owner)) => {
                 self.conflict(format_args!(
                     "is named as persistent memory, but {} still has {name}; to take what is left there, name the same \
                      directory again, or else move that away",
@@ -484,8 +484,13 @@ impl Pair<'_> {
     }
 
     /// The number of the store whose journal is in the directory, if a segment of it says so.
-    fn owner(&self, dir: &Path) -> Option<u64> {
-        Journal::find_store_id(self.vfs, dir).ok().flatten()
+    fn owner(&self, dir: &Path) -> Result<Option<u64>> {
+        Journal::find_store_id(self.vfs, dir)
+    }
+
+    /// Whether a journal may be this store's, if its segments say that it is of `owner`.
+    fn may_be_mine(&self, owner: Option<u64>) -> bool {
+        owner.is_none_or(|owner| owner == self.store_id)
     }
 
     /// What the directory says, if it is the store's persistent memory; `None` if it may become that.
@@ -552,14 +557,14 @@ impl Pair<'_> {
             true => self.vfs.read_names(self.memory_dir)?,
             false => Vec::new(),
         };
-        // Without its own file, it is still where the store says.
+        let Some(name) = names.iter().find(|name| belongs(name)) else { return Ok(()) };
+        // Without its own file, it is still where the store says, unless another store's has come there.
         let was_here = self.known_dir == Some(self.memory_dir);
-        let is_taken = |name: &&String| belongs(name) && !was_here;
-        let Some(name) = names.iter().find(is_taken) else { return Ok(()) };
-        match (self.owner(self.memory_dir), self.known) {
-            (Some(owner), _) if owner != self.store_id => self.conflict(format_args!(
+        match (self.owner(self.memory_dir)?, self.known) {
+            (owner, _) if !self.may_be_mine(owner) => self.conflict(format_args!(
                 "has {name}, which is of another store; name another directory"
             )),
+            _ if was_here => Ok(()),
             (_, Some(known)) if of_salvage => self.conflict(format_args!(
                 "has {name}, and is of a salvage of this store that has not come to its end. If it was {} then, move \
                  it back there; else name another directory",
