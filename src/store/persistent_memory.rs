@@ -230,11 +230,13 @@ impl Claim {
 
 /// Whether the newest commits of a store whose file says `known` may be in a directory that says `found`.
 fn is_current(known: Option<&Mate>, found: &Mate) -> bool {
+    // Nothing has been committed there.
+    if found.progress == Progress::ClaimedAnew {
+        return false;
+    }
     let Some(known) = known else { return true };
     let was_lost = known.progress == Progress::ClaimedAnew;
     match found.progress {
-        // Nothing has been committed there.
-        Progress::ClaimedAnew => false,
         Progress::Claimed if found.tag_before == known.tag => true,
         // What was lost has been found, before anything else took its place.
         Progress::Claimed if was_lost && found.tag_before == known.tag_before => true,
@@ -407,8 +409,9 @@ impl Pair<'_> {
     /// As [`Pair::find`], and what has been lost, if the user does without.
     fn look(&self) -> Result<(Option<Mate>, Option<Error>)> {
         let found = self.find()?;
-        let lost = match self.known {
-            Some(known) if found.is_none() => Some(self.missing(known)),
+        let lost = match (self.known, &found) {
+            (Some(known), None) => Some(self.missing(known)),
+            (None, Some(found)) if !is_current(None, found) => Some(self.unfinished()),
             _ => None,
         };
         match lost {
@@ -493,7 +496,8 @@ impl Pair<'_> {
         owner.is_none_or(|owner| owner == self.store_id)
     }
 
-    /// What the directory says, if it is the store's persistent memory; `None` if it may become that.
+    /// What the directory says, if it is the store's persistent memory, or is of a salvage of this store and nothing says
+    /// more than that; `None` if it may become the store's.
     fn find(&self) -> Result<Option<Mate>> {
         let memory_dir = self.memory_dir;
         if is_store(self.vfs, memory_dir)? {
@@ -536,7 +540,7 @@ impl Pair<'_> {
                 self.dir.display()
             ));
         }
-        if is_current(self.known, &found) {
+        if is_current(self.known, &found) || self.known.is_none() {
             return Ok(Some(found));
         }
         if found.progress == Progress::ClaimedAnew {
@@ -614,6 +618,18 @@ impl Pair<'_> {
         ))
     }
 
+    /// The error of a directory that is of a salvage that has died, where the store's own file is lost.
+    fn unfinished(&self) -> Error {
+        Error::invalid(format!(
+            "{} is of a salvage of {} that has not come to its end, and the file {FILE_NAME} of the store, which said where \
+             the lost persistent memory was, is not there: if that memory is there again, name it \
+             (Builder::persistent_memory). If it is lost, open the store for writing with salvage_journal, and name this \
+             directory again",
+            self.memory_dir.display(),
+            self.dir.display()
+        ))
+    }
+
     /// Makes both directories say that they belong together. Returns what the store's file says, and the memory's.
     fn claim(&self, found: Option<&Mate>, is_stepped: bool) -> Result<[Mate; 2]> {
         let (vfs, store_id) = (self.vfs, self.store_id);
@@ -629,6 +645,8 @@ impl Pair<'_> {
         };
         let progress = match (self.known, found) {
             (Some(_), None) => Progress::ClaimedAnew,
+            // As the salvage that has died had it.
+            (None, Some(found)) if !is_current(None, found) => Progress::ClaimedAnew,
             _ => Progress::Claimed,
         };
         let tag = match is_stepped {

@@ -98,6 +98,10 @@ impl Store {
         self.vfs.create(&path, Access::Buffered).unwrap().write_at(0, contents).unwrap();
     }
 
+    fn remove(&self, path: &str) {
+        self.vfs.remove(Path::new(path)).unwrap();
+    }
+
     /// Makes an empty file.
     fn touch(&self, path: &str) {
         self.vfs.create(Path::new(path), Access::Buffered).unwrap();
@@ -178,6 +182,33 @@ fn what_a_salvage_has_given_up_does_not_come_back() {
     assert!(store.is_refused(None) && store.is_refused(Some("/new")));
     store.salvage = true;
     assert!(store.is_refused(Some("/lost")));
+    assert!(store.succeeds(Some("/new")));
+    store.salvage = false;
+    assert!(!store.succeeds(None));
+}
+
+/// If the store's own file was removed, since it was damaged, the directory of a salvage that had died was taken for the
+/// store's memory without a word of what had been lost.
+#[test]
+fn the_directory_of_a_salvage_that_died_is_not_taken_for_the_memory() {
+    let mut store = store();
+    assert!(!store.succeeds(Some("/memory")));
+    store.rename("/memory", "/lost");
+    store.salvage = true;
+    store.dies(Some("/new"));
+    store.remove("/store/MEMORY");
+    store.salvage = false;
+    let error = store.complaint(Some("/new"));
+    assert!(error.contains("has not come to its end") && error.contains("salvage_journal"));
+    // Nor after another one that has died.
+    store.salvage = true;
+    store.dies(Some("/new"));
+    store.salvage = false;
+    assert!(store.is_refused(Some("/new")) && store.is_refused(None));
+    store.remove("/store/MEMORY");
+    assert!(!store.succeeds(Some("/lost")));
+    store.remove("/store/MEMORY");
+    store.salvage = true;
     assert!(store.succeeds(Some("/new")));
     store.salvage = false;
     assert!(!store.succeeds(None));
