@@ -469,17 +469,19 @@ fn a_symbolic_link_at_the_old_place_is_no_copy() {
     assert_holds(&open(&moved, Some(&moved_memory)).unwrap(), 100);
 }
 
-/// A store that had been moved could not be opened if its old place was below a file now, or had another store's file
-/// that was damaged. An old place of its memory that could not be read was an error that said nothing of what to do.
+/// A store that had been moved could not be opened if its old place was below a file now, had another store's file that
+/// was damaged, or could not be read. Nor could one be opened whose memory had been moved and was named, if the old place
+/// of that could not be read or was a file now. What that error said was nothing of what to do.
 #[test]
 fn an_old_place_that_cannot_be_looked_up_is_not_in_the_way() {
     let dir = tempfile::tempdir().unwrap();
     let [above, memory] = ["above", "memory"].map(|name| dir.path().join(name));
     let [moved, moved_memory] = ["moved", "moved_memory"].map(|name| dir.path().join(name));
-    let open = |store: &Path, memory: &Path| {
+    let builder = |store: &Path, memory: &Path| {
         let builder = Database::builder(store).memory_budget(2 * MIB).deterministic(5);
-        builder.persistent_memory(PersistentMemory::at(memory)).open()
+        builder.persistent_memory(PersistentMemory::at(memory))
     };
+    let open = |store: &Path, memory: &Path| builder(store, memory).open();
     let store = above.join("store");
     fill(&open(&store, &memory).unwrap(), TreeKind::default(), 0..100);
     std::fs::rename(&store, &moved).unwrap();
@@ -488,16 +490,28 @@ fn an_old_place_that_cannot_be_looked_up_is_not_in_the_way() {
     assert_holds(&open(&moved, &memory).unwrap(), 100);
     std::fs::rename(&moved, dir.path().join("moved_again")).unwrap();
     std::fs::create_dir(&moved).unwrap();
-    std::fs::write(moved.join("MEMORY"), "of another store").unwrap();
+    ["SPINNEY", "MEMORY"].map(|name| std::fs::write(moved.join(name), "another's").unwrap());
     let moved = dir.path().join("moved_again");
     assert_holds(&open(&moved, &memory).unwrap(), 100);
     std::fs::rename(&memory, &moved_memory).unwrap();
     std::fs::write(&memory, "a file").unwrap();
-    let error = open(&moved, &moved_memory).unwrap_err();
+    assert_holds(&open(&moved, &moved_memory).unwrap(), 100);
+    // A path that nobody can look up: a link to itself.
+    let [store, memory] = ["again", "memory_again"].map(|name| dir.path().join(name));
+    for (old, new) in [(&moved, &store), (&moved_memory, &memory)] {
+        std::fs::rename(old, new).unwrap();
+        std::os::unix::fs::symlink(old, old).unwrap();
+    }
+    let new = dir.path().join("new");
+    let error = open(&store, &new).unwrap_err();
     assert!(matches!(&error, Error::Conflict { .. }), "{error}");
     assert!(error.to_string().contains("move it away"), "{error}");
-    std::fs::remove_file(&memory).unwrap();
-    assert_holds(&open(&moved, &moved_memory).unwrap(), 100);
+    assert_holds(&open(&store, &memory).unwrap(), 100);
+    // A file in its place has no journal.
+    std::fs::remove_dir_all(&memory).unwrap();
+    std::fs::write(&memory, "a file").unwrap();
+    drop(builder(&store, &new).salvage_journal(true).open().unwrap());
+    assert_sound(&open(&store, &new).unwrap());
 }
 
 /// A commit that is to survive waits for the memory, and not for the disk.

@@ -436,6 +436,7 @@ impl Pair<'_> {
         // Also who salvages is refused: of a file that cannot be read now, the journal beside it may be whole.
         match at {
             Ok(at) => Ok(Some((known_dir, at))),
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotADirectory => Ok(None),
             Err(error) if error.is_refusal() => Err(error),
             Err(error) => self.conflict(format_args!(
                 "is named as persistent memory, but that of {} was in {}, which cannot be read ({}); make that \
@@ -470,19 +471,22 @@ impl Pair<'_> {
         }
     }
 
+    /// Whether a directory that says this is the store's persistent memory, with its newest commits.
+    fn is_mine(&self, at: &Mate) -> bool {
+        at.store_id == self.store_id && is_current(self.known, at)
+    }
+
     /// Whether the directory of a store is one with this store's number. One that cannot be looked up is taken for
     /// none: where this one has been moved from, there may be anything now, such as its own persistent memory.
     fn has_this_store(&self, dir: &Path) -> Result<bool> {
-        let none = [ErrorKind::NotADirectory, ErrorKind::PermissionDenied];
         let at = is_store(self.vfs, dir).and_then(|is_store| match is_store {
             true => self.read(dir),
             false => Ok(None),
         });
         match at {
             Ok(at) => Ok(at.is_some_and(|at| at.store_id == self.store_id)),
-            Err(Error::Corruption { .. }) => Ok(false),
-            Err(Error::Io { source, .. }) if none.contains(&source.kind()) => Ok(false),
-            Err(error) => Err(error),
+            Err(error) if error.is_refusal() => Err(error),
+            Err(_) => Ok(false),
         }
     }
 
@@ -511,8 +515,15 @@ impl Pair<'_> {
                 "open the store for writing with salvage_journal, and name this directory",
             )
         })?;
-        if let Some((known_dir, at)) = self.elsewhere()?
-            && at.is_some_and(|at| at.store_id == self.store_id && is_current(self.known, &at))
+        let elsewhere = match self.elsewhere() {
+            // What cannot be read there is not missed.
+            Err(Error::Conflict { .. }) if found.as_ref().is_some_and(|at| self.is_mine(at)) => {
+                None
+            }
+            elsewhere => elsewhere?,
+        };
+        if let Some((known_dir, at)) = elsewhere
+            && at.is_some_and(|at| self.is_mine(&at))
         {
             return self.conflict(format_args!(
                 "is named as persistent memory, but that of {} is in {} (or that is the same directory under another \

@@ -257,6 +257,17 @@ fn a_store_in_the_place_of_the_memory_is_not_in_the_way() {
     assert!(store.succeeds(Some("/new")));
 }
 
+/// A memory that had been moved could not be named if the file at its old place was damaged.
+#[test]
+fn what_is_damaged_at_the_old_place_of_the_memory_is_not_missed() {
+    let store = store();
+    assert!(!store.succeeds(Some("/memory")));
+    store.rename("/memory", "/moved");
+    store.put("/memory", b"damaged");
+    assert!(store.complaint(Some("/new")).contains("cannot be read"));
+    assert!(!store.succeeds(Some("/moved")));
+}
+
 /// A backup of the store from before it had persistent memory, opened with the memory's name, took the memory away from
 /// the store, although it could not be opened.
 #[test]
