@@ -450,7 +450,7 @@ impl Pair<'_> {
     }
 
     /// A directory takes the place of another only if that has no journal any more: if only the file of that is lost,
-    /// or a salvage there has died, the journal is whole.
+    /// or a salvage there has died, the journal is whole. Indexes are built anew from tables.
     fn check_nothing_left(&self) -> Result<()> {
         let Some((known_dir, at)) = self.elsewhere()? else { return Ok(()) };
         let says_nothing = at
@@ -459,7 +459,7 @@ impl Pair<'_> {
             true if says_nothing => self.vfs.read_names(known_dir)?,
             _ => return Ok(()),
         };
-        match names.iter().find(|name| belongs(name)) {
+        match names.iter().find(|name| SegmentId::parse(name).is_some()) {
             Some(name) if self.owner(known_dir).map_or(true, |owner| self.may_be_mine(owner)) => {
                 self.conflict(format_args!(
                     "is named as persistent memory, but {} still has {name}; to take what is left there, name the same \

@@ -335,6 +335,22 @@ fn after_a_salvage_that_died_messages_say_what_to_do() {
     assert!(error.contains("a salvage") && error.contains("move it back"), "{error}");
 }
 
+/// After a salvage that had failed, another directory was refused, since the first one had indexes: those it had made.
+#[test]
+fn indexes_of_a_salvage_that_failed_are_no_journal() {
+    let mut store = store();
+    assert!(!store.succeeds(Some("/memory")));
+    store.rename("/memory", "/lost");
+    store.salvage = true;
+    store.dies(Some("/new"));
+    store.touch("/new/00000001.index");
+    store.dies(Some("/newer"));
+    store.touch("/newer/journal-00000001-00-00000001.log");
+    assert!(store.complaint(Some("/newest")).contains("/newer still has journal-"));
+    store.remove("/newer/journal-00000001-00-00000001.log");
+    assert!(store.succeeds(Some("/newest")));
+}
+
 #[test]
 fn another_stores_file_in_the_place_of_the_stores_is_an_error() {
     let store = store();
