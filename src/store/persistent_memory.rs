@@ -611,8 +611,11 @@ impl Pair<'_> {
             ));
         }
         let is_begun = self.known_dir.and_then(|dir| read_in(self.vfs, dir).ok().flatten());
-        let is_begun = is_begun
-            .is_some_and(|at| at.store_id == self.store_id && at.progress == Progress::ClaimedAnew);
+        // With another tag it is of an earlier salvage, which has given up something else.
+        let is_begun = is_begun.is_some_and(|at| {
+            let is_same = (at.store_id, at.tag) == (self.store_id, known.tag);
+            is_same && at.progress == Progress::ClaimedAnew
+        });
         if known.progress == Progress::Settled && is_begun {
             return Error::invalid(format!(
                 "the persistent memory of {dir} was lost, and a salvage with a new one in {path} has given it up, but \

@@ -74,6 +74,13 @@ impl Store {
         self.attach(memory).err().unwrap().to_string()
     }
 
+    fn complaint_without_salvage(&mut self, memory: Option<&str>) -> String {
+        let salvage = std::mem::replace(&mut self.salvage, false);
+        let complaint = self.complaint(memory);
+        self.salvage = salvage;
+        complaint
+    }
+
     fn is_refused(&self, memory: Option<&str>) -> bool {
         self.attach(memory).is_err()
     }
@@ -333,6 +340,23 @@ fn after_a_salvage_that_died_messages_say_what_to_do() {
     store.salvage = true;
     let error = store.complaint(Some("/elsewhere"));
     assert!(error.contains("a salvage") && error.contains("move it back"), "{error}");
+}
+
+/// If a directory was in the place of the lost memory in which an earlier salvage had died, the error said that a salvage
+/// had given up the memory.
+#[test]
+fn a_salvage_of_another_moment_has_given_nothing_up() {
+    let mut store = store();
+    assert!(!store.succeeds(Some("/memory")));
+    store.rename("/memory", "/lost");
+    store.salvage = true;
+    store.dies_late(Some("/new"));
+    assert!(store.complaint_without_salvage(None).contains("has given it up"));
+    let of_salvage = store.contents("/new");
+    assert!(store.succeeds(Some("/new")));
+    store.put("/new", &of_salvage);
+    let error = store.complaint_without_salvage(None);
+    assert!(!error.contains("has given it up") && error.contains("make it available"), "{error}");
 }
 
 /// After a salvage that had failed, another directory was refused, since the first one had indexes: those it had made.
