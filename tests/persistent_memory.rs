@@ -11,7 +11,7 @@ use common::{assert_sound, contents, copy, files, flip, pairs};
 use spinney::vfs::{Access, MemoryVfs, Vfs};
 use spinney::{
     Builder, Database, Durability, EmulatedMemory, Error, Keyspace, KeyspaceOptions, MIB,
-    PersistentMemory, Repair, TreeKind,
+    PersistentMemory, Repair, RepairBasis, TreeKind,
 };
 
 of_every_kind! {
@@ -177,6 +177,98 @@ fn repair_takes_the_stores_own_memory_alone() {
     let report = repair(Some(MEMORY)).into_new("/repaired").unwrap();
     assert!(report.problems.iter().any(is_named), "{report:?}");
     assert_holds(&builder(&vfs, "/repaired").open().unwrap(), 1_000);
+}
+
+/// A repair of a copy failed while the original was running, since that has the memory open. After that, it took what the
+/// original had committed since for lost records of the copy's manifest.
+#[test]
+fn repair_of_a_copy_does_without_the_memory_of_the_original() {
+    let vfs = MemoryVfs::new();
+    let db = with_memory(&vfs).open().unwrap();
+    fill(&db, TreeKind::default(), 0..1_000).flush().unwrap();
+    db.wait_idle().unwrap();
+    copy_dir(&vfs, STORE, &vfs, "/twin");
+    let repair = |to: &str, memory: Option<&str>| {
+        let repair = Repair::new("/twin").vfs(Arc::new(vfs.clone())).deterministic(5);
+        match memory {
+            Some(memory) => repair.persistent_memory(PersistentMemory::at(memory)).into_new(to),
+            None => repair.into_new(to),
+        }
+    };
+    let assert_goes_without = |to: &str, why: &str| {
+        let report = repair(to, None).unwrap();
+        assert!(!report.is_exact() && report.basis == RepairBasis::Manifest, "{report:?}");
+        assert!(report.problems.iter().any(|error| error.to_string().contains(why)), "{report:?}");
+        assert_holds(&builder(&vfs, to).open().unwrap(), 1_000);
+    };
+    assert_goes_without("/first", "already open");
+    let result = repair("/none", Some(MEMORY));
+    assert!(matches!(result, Err(Error::Locked { .. })), "{result:?}");
+    drop(db);
+    let db = builder(&vfs, STORE).open().unwrap();
+    fill(&db, TreeKind::default(), 1_000..1_050);
+    let vfs_of_later = left_of(&vfs);
+    drop(db);
+    assert_goes_without("/second", "another moment");
+    copy_dir(&vfs, "/twin", &vfs_of_later, "/twin");
+    let named = Repair::new("/twin").vfs(Arc::new(vfs_of_later.clone())).deterministic(5);
+    let named = named.persistent_memory(PersistentMemory::at(MEMORY));
+    assert!(!named.into_new("/third").unwrap().is_exact());
+    assert_holds(&builder(&vfs_of_later, "/third").open().unwrap(), 1_050);
+}
+
+/// A repair failed if the memory could not be looked up, although nobody had named it, and said that the store is none if
+/// a file was in the memory's place.
+#[test]
+fn repair_goes_on_if_the_memory_cannot_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let [store, above] = ["store", "above"].map(|name| dir.path().join(name));
+    let memory = above.join("memory");
+    let builder = Database::builder(&store).memory_budget(2 * MIB).deterministic(5);
+    let db = builder.persistent_memory(PersistentMemory::at(&memory)).open().unwrap();
+    fill(&db, TreeKind::default(), 0..400).flush().unwrap();
+    drop(db);
+    for place in [&memory, &above] {
+        std::fs::remove_dir_all(place).unwrap();
+        std::fs::write(place, "a file").unwrap();
+        let repaired = dir.path().join("repaired");
+        let repair = || Repair::new(&store).deterministic(5);
+        let report = repair().into_new(&repaired).unwrap();
+        assert!(!report.is_exact() && report.problems.len() == 1, "{report:?}");
+        let db = Database::builder(&repaired).deterministic(5).open().unwrap();
+        assert_holds(&db, 400);
+        drop(db);
+        std::fs::remove_dir_all(&repaired).unwrap();
+        let named = repair().persistent_memory(PersistentMemory::at(&memory)).into_new(&repaired);
+        let error = named.unwrap_err();
+        let is_of_memory = matches!(&error, Error::Io { path, .. } if path.starts_with(place));
+        assert!(is_of_memory, "{error}");
+    }
+}
+
+/// A repair took the store's own directory for its persistent memory, or another store's, if that was named or the file
+/// there fitted.
+#[test]
+fn repair_takes_no_stores_own_directory_for_memory() {
+    let vfs = MemoryVfs::new();
+    let db = with_memory(&vfs).open().unwrap();
+    fill(&db, TreeKind::default(), 0..400);
+    drop(db);
+    copy_dir(&vfs, STORE, &vfs, "/twin");
+    let repair = |source: &str| Repair::new(source).vfs(Arc::new(vfs.clone())).deterministic(5);
+    for place in [STORE, "/twin", "/store/../store"] {
+        let repair = repair(STORE).persistent_memory(PersistentMemory::at(place));
+        let error = repair.into_new("/none").unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+        assert!(error.to_string().contains("a store's own directory"), "{error}");
+    }
+    // A copy without a superblock, which is where it says that its memory is.
+    vfs.remove(Path::new("/twin/SPINNEY")).unwrap();
+    vfs.rename(Path::new(MEMORY), Path::new("/moved")).unwrap();
+    vfs.rename(Path::new("/twin"), Path::new(MEMORY)).unwrap();
+    let report = repair(MEMORY).into_new("/repaired").unwrap();
+    let is_refused = |error: &Error| error.to_string().contains("a store's own directory");
+    assert!(report.problems.iter().any(is_refused), "{report:?}");
 }
 
 fn assert_invalid(result: spinney::Result<Database>) {
@@ -490,7 +582,9 @@ fn an_old_place_that_cannot_be_looked_up_is_not_in_the_way() {
     assert_holds(&open(&moved, &memory).unwrap(), 100);
     std::fs::rename(&moved, dir.path().join("moved_again")).unwrap();
     std::fs::create_dir(&moved).unwrap();
-    ["SPINNEY", "MEMORY"].map(|name| std::fs::write(moved.join(name), "another's").unwrap());
+    for name in ["SPINNEY", "MEMORY"] {
+        std::fs::write(moved.join(name), "another's").unwrap();
+    }
     let moved = dir.path().join("moved_again");
     assert_holds(&open(&moved, &memory).unwrap(), 100);
     std::fs::rename(&memory, &moved_memory).unwrap();

@@ -30,6 +30,8 @@ use crate::manifest::{LOCK_FILE_NAME, SUPERBLOCK_FILE_NAME};
 use crate::pmem::{Delay, EmulatedMemory, SplitVfs};
 use crate::vfs::{Access, Lock, MemoryDelay, Vfs, create_dir_durably, sync_parent};
 
+pub(crate) mod left;
+
 /// The name of the file that says which two directories belong together, in both.
 pub(crate) const FILE_NAME: &str = "MEMORY";
 /// Its name until it is complete.
@@ -560,7 +562,7 @@ impl Pair<'_> {
         self.conflict(format_args!(
             "is not of the same moment as {}: one of the two is a copy, or has been replaced. If the store's \
              persistent memory is lost, move this directory away and open the store with salvage_journal; to keep what \
-             is in both, make a new store of them with `spinney repair`",
+             is in both, make a new store of them with `spinney repair --persistent-memory`",
             self.dir.display()
         ))
     }
@@ -592,7 +594,7 @@ impl Pair<'_> {
             )),
             (Some(_), None) => self.conflict(format_args!(
                 "has {name}, which is of this store, but the file {FILE_NAME} is lost both here and in {}; make a new \
-                 store of what is in both with `spinney repair`, or name another directory",
+                 store of what is in both with `spinney repair --persistent-memory`, or name another directory",
                 self.dir.display()
             )),
             (None, None) => self.conflict(format_args!(
@@ -686,81 +688,6 @@ impl Pair<'_> {
         of_store.write(vfs, self.dir)?;
         Ok([of_store, of_memory])
     }
-}
-
-/// What is left of a store's persistent memory.
-pub(crate) struct Left {
-    /// The file system with the memory, as far as that is there, for reading.
-    pub(crate) vfs: Arc<dyn Vfs>,
-    /// The shared lock of the memory.
-    pub(crate) lock: Option<Box<dyn Lock>>,
-    /// What is wrong with it.
-    pub(crate) problem: Option<Error>,
-}
-
-/// The persistent memory of a store that may be damaged, and whose lock is held. `store_id`: its number, if that is
-/// known.
-///
-/// # Errors
-/// `InvalidArgument` if the user names a directory that is not there, or that of another store; `Locked`; `Io`.
-pub(crate) fn attach_what_is_left(
-    vfs: Arc<dyn Vfs>,
-    dir: &Path,
-    chosen: Option<&PersistentMemory>,
-    store_id: Option<u64>,
-) -> Result<Left> {
-    let (known, damage) = match Mate::read(&*vfs, dir) {
-        Ok(Some(known)) if store_id.is_some_and(|id| id != known.store_id) => {
-            let (file, what) = (dir.join(FILE_NAME), "store id of persistent memory");
-            let id = store_id.unwrap_or_default();
-            (None, Some(Error::corruption(&file, 16, what, id, known.store_id)))
-        }
-        Ok(known) => (known, None),
-        Err(error) => (None, Some(error)),
-    };
-    let store_id = store_id.or(known.as_ref().map(|known| known.store_id));
-    let place = match chosen {
-        Some(memory) => Some(vfs.canonical(&memory.path)?),
-        None => known.as_ref().map(|known| known.path.clone()),
-    };
-    let Some(place) = place else { return Ok(Left { vfs, lock: None, problem: damage }) };
-    let file = place.join(FILE_NAME);
-    let problem = |found: &str| {
-        let expected = format_args!("the persistent memory of {}", dir.display());
-        Some(Error::corruption(&file, 0, "persistent memory", expected, found))
-    };
-    if !vfs.exists(&place)? {
-        return match chosen {
-            Some(_) => Err(Error::invalid(format!("there is no directory {}", place.display()))),
-            None => Ok(Left { vfs, lock: None, problem: problem("nothing") }),
-        };
-    }
-    // Who has a copy of the store may have it open.
-    let lock = vfs.lock_shared(&place.join(LOCK_FILE_NAME));
-    // Segments say themselves which store they are of.
-    let problem = match (Mate::read(&*vfs, &place), &known) {
-        (Err(error), _) => Some(error),
-        (Ok(None), _) => problem("no file that says so"),
-        (Ok(Some(found)), _) if store_id.is_some_and(|id| id != found.store_id) => {
-            return match chosen {
-                Some(_) => Err(Error::invalid(format!(
-                    "{} is the persistent memory of another store",
-                    place.display()
-                ))),
-                None => Ok(Left { vfs, lock: None, problem: problem("that of another store") }),
-            };
-        }
-        (Ok(Some(found)), _) if found.progress == Progress::ClaimedAnew => {
-            problem("that of a salvage that has not come to its end")
-        }
-        (Ok(Some(found)), known) if !is_current(known.as_ref(), &found) => {
-            problem("that of another moment")
-        }
-        (Ok(Some(_)), _) => None,
-    };
-    let lock = Some(lock?);
-    let vfs = Arc::new(SplitVfs::new(vfs, (dir, &place), belongs, None));
-    Ok(Left { vfs, lock, problem: problem.or(damage) })
 }
 
 #[cfg(test)]

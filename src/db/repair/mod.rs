@@ -140,7 +140,7 @@ pub struct RepairReport {
     pub keyspaces: Vec<RepairedKeyspace>,
     /// Parts of tables and large values that could not be read.
     pub damage: Vec<RepairDamage>,
-    /// Damage in the superblock, the manifest or the journal.
+    /// Damage in the superblock, the manifest or the journal, and why persistent memory was not read.
     pub problems: Vec<Error>,
     /// Number of journal records in the result.
     pub journal_records: u64,
@@ -198,6 +198,10 @@ impl Repair {
 
     /// Says where the source's persistent memory is, if that is not where the source says, or if the source does not say it
     /// any more. The new store has none.
+    ///
+    /// If the directory that is named cannot be read, is in use, or is another store's, that is an error. One that only the
+    /// source names is left out then, and the report says so. The same holds for one that is of another moment than the
+    /// source, such as that of the store that the source is a copy of: it is read only if it is named.
     pub fn persistent_memory(mut self, memory: PersistentMemory) -> Repair {
         self.builder = self.builder.persistent_memory(memory);
         self
@@ -241,7 +245,7 @@ impl Repair {
     /// - `NotAStore` if the source has no files of a store.
     /// - `Conflict` if `target` exists and is not empty, or the `.repairing` directory exists.
     /// - `InvalidArgument` if `target` is inside the source.
-    /// - `Locked` if the source is open for writing.
+    /// - `Locked` if the source, or the persistent memory that is named, is open for writing.
     /// - `UnsupportedVersion` if a newer version of Spinney wrote the source.
     /// - `Io` or `Full` if the file system fails.
     ///

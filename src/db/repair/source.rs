@@ -17,7 +17,7 @@ use crate::manifest::{
 };
 use crate::merge::{Contained, MergeContext, MergeOperator};
 use crate::store::options::{Builder, MIB};
-use crate::store::persistent_memory::{Left, attach_what_is_left};
+use crate::store::persistent_memory::left::{Left, attach_what_is_left};
 use crate::store::state::Blobs;
 use crate::store::strangers::{origins_of_unknown, stranger};
 use crate::table::{BlobFiles, Caching, TableSalvage};

@@ -1,5 +1,6 @@
 //! The protocol of the two files: openings that die, memories that are lost and found again.
 
+use super::left::attach_what_is_left;
 use super::*;
 use crate::base::documented::hex_block;
 use crate::vfs::MemoryVfs;

@@ -1,0 +1,138 @@
+//! What a repair takes of persistent memory: that of a store that may be damaged.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{
+    FILE_NAME, Mate, PersistentMemory, Progress, belongs, is_current, is_store, without_links,
+};
+use crate::base::error::{Error, Result};
+use crate::manifest::LOCK_FILE_NAME;
+use crate::pmem::SplitVfs;
+use crate::vfs::{Lock, Vfs};
+
+/// What is left of a store's persistent memory.
+pub(crate) struct Left {
+    /// The file system with the memory, as far as that is there, for reading.
+    pub(crate) vfs: Arc<dyn Vfs>,
+    /// The shared lock of the memory.
+    pub(crate) lock: Option<Box<dyn Lock>>,
+    /// What is wrong with it.
+    pub(crate) problem: Option<Error>,
+}
+
+/// The persistent memory of a store that may be damaged, and whose lock is held. `store_id`: its number, if that is
+/// known. If nobody names the memory, what keeps it from being read is its problem, and what is in the store's own
+/// directory is left.
+///
+/// # Errors
+/// `InvalidArgument` if the user names a directory that is not there, that of another store, or a store's own; `Locked` and
+/// `Io` if the user names it; `TooManyFiles`.
+pub(crate) fn attach_what_is_left(
+    vfs: Arc<dyn Vfs>,
+    dir: &Path,
+    chosen: Option<&PersistentMemory>,
+    store_id: Option<u64>,
+) -> Result<Left> {
+    let (known, damage) = match Mate::read(&*vfs, dir) {
+        Ok(Some(known)) if store_id.is_some_and(|id| id != known.store_id) => {
+            let (file, what) = (dir.join(FILE_NAME), "store id of persistent memory");
+            let id = store_id.unwrap_or_default();
+            (None, Some(Error::corruption(&file, 16, what, id, known.store_id)))
+        }
+        Ok(known) => (known, None),
+        Err(error) => (None, Some(error)),
+    };
+    let store_id = store_id.or(known.as_ref().map(|known| known.store_id));
+    let place = match chosen {
+        Some(memory) => Some(vfs.canonical(&memory.path)?),
+        None => known.as_ref().map(|known| without_links(&*vfs, &known.path)),
+    };
+    let Some(place) = place else { return Ok(Left { vfs, lock: None, problem: damage }) };
+    let remains = Remains {
+        vfs: &*vfs,
+        dir,
+        place: &place,
+        is_named: chosen.is_some(),
+        store_id,
+        known: known.as_ref(),
+    };
+    match remains.look() {
+        Ok((lock, problem)) => {
+            let vfs = Arc::new(SplitVfs::new(vfs, (dir, &place), belongs, None));
+            Ok(Left { vfs, lock: Some(lock), problem: problem.or(damage) })
+        }
+        Err(error) if chosen.is_some() || error.is_refusal() => Err(error),
+        Err(error) => Ok(Left { vfs, lock: None, problem: Some(error) }),
+    }
+}
+
+/// A store that may be damaged, and what may be its persistent memory.
+struct Remains<'a> {
+    vfs: &'a dyn Vfs,
+    dir: &'a Path,
+    /// The directory on persistent memory, without links.
+    place: &'a Path,
+    /// The user names it.
+    is_named: bool,
+    store_id: Option<u64>,
+    /// What the store's file says.
+    known: Option<&'a Mate>,
+}
+
+impl Remains<'_> {
+    fn problem(&self, found: &str) -> Error {
+        let expected = format_args!("the persistent memory of {}", self.dir.display());
+        Error::corruption(&self.place.join(FILE_NAME), 0, "persistent memory", expected, found)
+    }
+
+    /// The error of a directory of which nothing can be taken.
+    fn unusable(&self, found: &str) -> Error {
+        match self.is_named {
+            true => Error::invalid(format!(
+                "expected the persistent memory of {} in {}, found {found}; name the directory that has it",
+                self.dir.display(),
+                self.place.display()
+            )),
+            false => self.problem(found),
+        }
+    }
+
+    /// The shared lock of the memory, and what is wrong with that. An error if it is not to be read.
+    fn look(&self) -> Result<(Box<dyn Lock>, Option<Error>)> {
+        let (vfs, place) = (self.vfs, self.place);
+        if !vfs.exists(place)? {
+            return Err(self.unusable("no directory"));
+        }
+        // The superblock of a damaged store may be lost.
+        let is_own = place == without_links(vfs, self.dir);
+        if is_own || is_store(vfs, place)? {
+            return Err(self.unusable("a store's own directory"));
+        }
+        // Later, the error would be one of the store's directory.
+        vfs.read_names(place)?;
+        // Who has a copy of the store may have it open.
+        let lock = vfs.lock_shared(&place.join(LOCK_FILE_NAME));
+        // Segments say themselves which store they are of.
+        let problem = match Mate::read(vfs, place) {
+            Err(error) => Some(error),
+            Ok(None) => Some(self.problem("no file that says so")),
+            Ok(Some(found)) if self.store_id.is_some_and(|id| id != found.store_id) => {
+                return Err(self.unusable("that of another store"));
+            }
+            Ok(Some(found)) if found.progress == Progress::ClaimedAnew => {
+                Some(self.problem("that of a salvage that has not come to its end"))
+            }
+            Ok(Some(found)) if !is_current(self.known, &found) => match self.is_named {
+                true => Some(self.problem("that of another moment")),
+                // A store that this one is a copy of may go on with it.
+                false => {
+                    let found = "that of another moment, which a repair reads only if it is named";
+                    return Err(self.problem(found));
+                }
+            },
+            Ok(Some(_)) => None,
+        };
+        Ok((lock?, problem))
+    }
+}
