@@ -179,8 +179,8 @@ fn repair_takes_the_stores_own_memory_alone() {
     assert_holds(&builder(&vfs, "/repaired").open().unwrap(), 1_000);
 }
 
-/// A repair of a copy failed while the original was running, since that has the memory open. After that, it took what the
-/// original had committed since for lost records of the copy's manifest.
+/// A repair of a copy failed while the original was running, since that has the memory open. After that, it took what
+/// the original had committed since for lost records of the copy's manifest.
 #[test]
 fn repair_of_a_copy_does_without_the_memory_of_the_original() {
     let vfs = MemoryVfs::new();
@@ -217,8 +217,8 @@ fn repair_of_a_copy_does_without_the_memory_of_the_original() {
     assert_holds(&builder(&vfs_of_later, "/third").open().unwrap(), 1_050);
 }
 
-/// A repair failed if the memory could not be looked up, although nobody had named it, and said that the store is none if
-/// a file was in the memory's place.
+/// A repair failed if the memory could not be looked up, although nobody had named it, and said that the store is none
+/// if a file was in the memory's place.
 #[test]
 fn repair_goes_on_if_the_memory_cannot_be_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -562,8 +562,8 @@ fn a_symbolic_link_at_the_old_place_is_no_copy() {
 }
 
 /// A store that had been moved could not be opened if its old place was below a file now, had another store's file that
-/// was damaged, or could not be read. Nor could one be opened whose memory had been moved and was named, if the old place
-/// of that could not be read or was a file now. What that error said was nothing of what to do.
+/// was damaged, or could not be read. Nor could one be opened whose memory had been moved and was named, if the old
+/// place of that could not be read or was a file now, and that error said nothing of what to do.
 #[test]
 fn an_old_place_that_cannot_be_looked_up_is_not_in_the_way() {
     let dir = tempfile::tempdir().unwrap();

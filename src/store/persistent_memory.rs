@@ -502,8 +502,8 @@ impl Pair<'_> {
         owner.is_none_or(|owner| owner == self.store_id)
     }
 
-    /// What the directory says, if it is the store's persistent memory, or is of a salvage of this store and nothing says
-    /// more than that; `None` if it may become the store's.
+    /// What the directory says, if it is the store's persistent memory, or is of a salvage of this store and nothing
+    /// says more than that; `None` if it may become the store's.
     fn find(&self) -> Result<Option<Mate>> {
         let memory_dir = self.memory_dir;
         if is_store(self.vfs, memory_dir)? {
@@ -637,10 +637,10 @@ impl Pair<'_> {
     /// The error of a directory that is of a salvage that has died, where the store's own file is lost.
     fn unfinished(&self) -> Error {
         Error::invalid(format!(
-            "{} is of a salvage of {} that has not come to its end, and the file {FILE_NAME} of the store, which said where \
-             the lost persistent memory was, is not there: if that memory is there again, name it \
-             (Builder::persistent_memory). If it is lost, open the store for writing with salvage_journal, and name this \
-             directory again",
+            "{} is of a salvage of {} that has not come to its end, and the file {FILE_NAME} of the store, which said \
+             where the lost persistent memory was, is not there: if that memory is there again, name it \
+             (Builder::persistent_memory). If it is lost, open the store for writing with salvage_journal, and name \
+             this directory again",
             self.memory_dir.display(),
             self.dir.display()
         ))

@@ -199,9 +199,9 @@ impl Repair {
     /// Says where the source's persistent memory is, if that is not where the source says, or if the source does not say it
     /// any more. The new store has none.
     ///
-    /// If the directory that is named cannot be read, is in use, or is another store's, that is an error. One that only the
-    /// source names is left out then, and the report says so. The same holds for one that is of another moment than the
-    /// source, such as that of the store that the source is a copy of: it is read only if it is named.
+    /// If the directory that is named cannot be read, is in use, or is another store's, that is an error. One that only
+    /// the source names is left out then, and the report says so. The same holds for one that is of another moment than
+    /// the source, such as that of the store that the source is a copy of: it is read only if it is named.
     pub fn persistent_memory(mut self, memory: PersistentMemory) -> Repair {
         self.builder = self.builder.persistent_memory(memory);
         self

@@ -26,8 +26,8 @@ pub(crate) struct Left {
 /// directory is left.
 ///
 /// # Errors
-/// `InvalidArgument` if the user names a directory that is not there, that of another store, or a store's own; `Locked` and
-/// `Io` if the user names it; `TooManyFiles`.
+/// `InvalidArgument` if the user names a directory that is not there, that of another store, or a store's own; `Locked`
+/// and `Io` if the user names it; `TooManyFiles`.
 pub(crate) fn attach_what_is_left(
     vfs: Arc<dyn Vfs>,
     dir: &Path,

@@ -195,8 +195,8 @@ fn what_a_salvage_has_given_up_does_not_come_back() {
     assert!(!store.succeeds(None));
 }
 
-/// If the store's own file was removed, since it was damaged, the directory of a salvage that had died was taken for the
-/// store's memory without a word of what had been lost.
+/// If the store's own file was removed, since it was damaged, the directory of a salvage that had died was taken for
+/// the store's memory without a word of what had been lost.
 #[test]
 fn the_directory_of_a_salvage_that_died_is_not_taken_for_the_memory() {
     let mut store = store();
@@ -343,8 +343,8 @@ fn after_a_salvage_that_died_messages_say_what_to_do() {
     assert!(error.contains("a salvage") && error.contains("move it back"), "{error}");
 }
 
-/// If a directory was in the place of the lost memory in which an earlier salvage had died, the error said that a salvage
-/// had given up the memory.
+/// If a directory was in the place of the lost memory in which an earlier salvage had died, the error said that a
+/// salvage had given up the memory.
 #[test]
 fn a_salvage_of_another_moment_has_given_nothing_up() {
     let mut store = store();
