@@ -45,6 +45,7 @@ use crate::store::read::check_readable;
 use crate::store::snapshots::{Reader, SnapshotGuard};
 use crate::store::state::{KeyspaceState, ReadState};
 use crate::store::store::OpenStore;
+use crate::tree::placed_pass::PlacedPass;
 use crate::tree::run;
 use crate::tree::run::Run;
 
@@ -92,13 +93,13 @@ struct Pass<E> {
     ahead: Option<Box<Ahead>>,
     /// True after a page of the read-ahead failed: the cursors then read one page at a time.
     careful: bool,
-    /// Keys that were read in the ranges before, as their cursors say it ([`RunCursor::passed`]).
-    passed: usize,
+    /// What was read in the ranges before, as a cursor says it ([`RunCursor::take_pass`]).
+    before: Option<Box<PlacedPass>>,
 }
 
 impl<E> Pass<E> {
     fn new(edge: E) -> Pass<E> {
-        Pass { edge, open: None, ahead: None, careful: false, passed: 0 }
+        Pass { edge, open: None, ahead: None, careful: false, before: None }
     }
 }
 
@@ -481,7 +482,7 @@ impl Inner {
     /// Closes a range that has been read to its end. Returns the bound at which the next range begins.
     #[cold]
     fn leave_range(&mut self, end: End) -> Option<Arc<[u8]>> {
-        let open = match end {
+        let mut open = match end {
             End::Front => self.front.open.take()?,
             End::Back => self.back.open.take()?,
         };
@@ -489,14 +490,22 @@ impl Inner {
         if let Some(run) = &mut self.run {
             run.leave(&open.visible, end);
         }
-        let passed = open.visible.merge().sources().map(RunCursor::passed).max().unwrap_or(0);
+        let upper = self.back.edge.as_deref();
+        let is_last = match end {
+            End::Front => open.upper.as_deref().is_none_or(|to| upper.is_some_and(|end| to >= end)),
+            End::Back => *open.lower <= *self.front.edge,
+        };
+        if is_last {
+            open.visible.merge().sources().for_each(RunCursor::end);
+        }
+        let before = open.visible.merge_mut().sources_mut().find_map(RunCursor::take_pass);
         match end {
             End::Front => {
-                self.front.passed = passed;
+                self.front.before = before;
                 open.upper
             }
             End::Back => {
-                self.back.passed = passed;
+                self.back.before = before;
                 Some(open.lower)
             }
         }
@@ -519,7 +528,10 @@ impl Inner {
             }
             self.back.edge = Some(edge);
         }
-        front.iter().chain(&back).for_each(|open| self.count_work(open));
+        for open in front.iter().chain(&back) {
+            self.count_work(open);
+            open.visible.merge().sources().for_each(RunCursor::end);
+        }
         self.store.open_iterators.recount(self.counted_bytes, 0);
         self.counted_bytes = 0;
         if let Some(values) = &mut self.values {

@@ -133,7 +133,7 @@ impl<C: MergeSource> MergeIterator<C> {
         self.sources.iter().map(|source| &source.cursor)
     }
 
-    /// The cursors, before the first seek.
+    /// The cursors, before the first seek or when nothing more is asked of them.
     pub(crate) fn sources_mut(&mut self) -> impl Iterator<Item = &mut C> {
         self.sources.iter_mut().map(|source| &mut source.cursor)
     }

@@ -172,6 +172,10 @@ impl<C: MergeSource> VisibleIterator<C> {
         error
     }
 
+    pub(crate) fn merge_mut(&mut self) -> &mut MergeIterator<C> {
+        &mut self.merge
+    }
+
     /// The merge beneath.
     pub(crate) fn merge(&self) -> &MergeIterator<C> {
         &self.merge

@@ -85,6 +85,23 @@ impl Table {
     }
 }
 
+/// A scan of the leaves from a unit on, if there is memory for its buffers, of at most so many bytes.
+pub(super) fn scan_past_cache(
+    table: &Table,
+    first_unit: u32,
+    bytes_max: usize,
+) -> Option<(PageScan, Lease)> {
+    let file = &table.file;
+    let buffers = |units: usize| 2 * units * UNIT_BYTES;
+    let account = &file.files().read_ahead;
+    let least = buffers(SCAN_CHUNK_UNITS_MIN);
+    let wanted = buffers(SCAN_CHUNK_UNITS).min(bytes_max);
+    let lease = account.lease(Some(wanted).filter(|wanted| *wanted >= least)?, least)?;
+    let units = first_unit..table.footer.leaf_units.max(first_unit);
+    let chunk_units = (lease.bytes() / buffers(1)) as u32;
+    Some((file.scan(units, chunk_units), lease))
+}
+
 impl TableCursor {
     /// The table it reads.
     pub(crate) fn table(&self) -> &Arc<Table> {
@@ -374,16 +391,9 @@ impl TableCursor {
             return true;
         }
         let Some(loaded) = self.loaded else { return false };
-        let file = &self.table.file;
-        let buffers = |units: usize| 2 * units * UNIT_BYTES;
-        let account = &file.files().read_ahead;
-        let lease = account.lease(buffers(SCAN_CHUNK_UNITS), buffers(SCAN_CHUNK_UNITS_MIN));
-        let Some(lease) = lease else { return false };
         let next = loaded.unit + u32::from(loaded.units);
-        let units = next..self.table.footer.leaf_units.max(next);
-        let chunk_units = (lease.bytes() / buffers(1)) as u32;
-        self.pages = Some((file.scan(units, chunk_units), lease));
-        true
+        self.pages = scan_past_cache(&self.table, next, usize::MAX);
+        self.pages.is_some()
     }
 
     fn cross_past_cache(&mut self) -> Result<bool> {

@@ -42,7 +42,7 @@ pub(crate) struct Table {
     /// The list of its keys, until it is taken, if one was asked for when the table was written.
     pub(super) keys: Mutex<Option<KeyList>>,
     /// The recent run length of cursors.
-    pub(super) run_length: RunLength,
+    pub(super) run_length: RunLength<RUN_LEAVES_MAX>,
 }
 
 /// One step of the descent through the index.
@@ -75,8 +75,11 @@ struct SplitVersion {
     value: Vec<u8>,
 }
 
+/// Of longer runs, so many leaves count.
+const RUN_LEAVES_MAX: u32 = 32;
+
 /// The leaf after a leaf with a split entry: it begins with the rest, and has one unit.
-pub(super) fn rest_page(leaf: PagePointer) -> PagePointer {
+pub(crate) fn rest_page(leaf: PagePointer) -> PagePointer {
     PagePointer { unit: leaf.unit.saturating_add(u32::from(leaf.units)), units: 1 }
 }
 
@@ -323,6 +326,14 @@ impl Table {
     pub(crate) fn is_cached(&self, page: PagePointer) -> bool {
         let key = PageKey { file: self.file.id(), unit: page.unit };
         self.file.files().cache.contains(key)
+    }
+
+    /// Whether one of the next leaves is cached: a scan would read it again.
+    pub(crate) fn is_cached_behind(&self, leaf: PagePointer) -> bool {
+        let step = u32::from(leaf.units).max(1);
+        let units = (1..=LEAVES_PASSED_MAX).filter_map(|count| leaf.unit.checked_add(count * step));
+        let mut leaves = units.map(|unit| PagePointer { unit, ..leaf });
+        leaves.any(|leaf| self.is_cached(leaf))
     }
 
     /// The units of a leaf, and of those that a pass over the table will probably need next and that are not cached: twice as

@@ -1,29 +1,27 @@
-//! The number of leaves that cursors have recently read per seek in a table. The next cursor reads
-//! about as many at once.
+//! How much cursors have recently read per seek: leaves of a table, or keys of a keyspace. The next cursor reads about as
+//! much at once.
 //!
 //! Invariants:
 //! 1. It is an estimate: only the number of reads depends on it.
 
 use crate::base::sync::plain::{AtomicU32, Ordering};
 
-/// The resolution, in parts of a leaf.
+/// The resolution, in parts of a leaf or key.
 const PARTS: u32 = 256;
-/// Longer runs count as this many leaves: they read ahead anyway.
-const LEAVES_MAX: u32 = 32;
-/// A leaf needed by this many of [`PARTS`] runs is read together with those before it. An unneeded
+/// One needed by this many of [`PARTS`] runs is read together with those before it. An unneeded
 /// read costs about a tenth of another read and the wait for it.
 const PARTS_WORTH: u32 = PARTS / 8;
 /// The weight of the past is this number minus one.
 const RUNS: u32 = 8;
 
-/// The mean, in parts of a leaf; 0 before the first run.
+/// The mean, in parts; 0 before the first run. Longer runs than `MAX` count as that many: they read ahead anyway.
 #[derive(Default)]
-pub(super) struct RunLength(AtomicU32);
+pub(crate) struct RunLength<const MAX: u32>(AtomicU32);
 
-impl RunLength {
-    /// Records the number of leaves that a cursor has read after it was positioned.
-    pub(super) fn note(&self, leaves: u32) {
-        let run = leaves.clamp(1, LEAVES_MAX) * PARTS;
+impl<const MAX: u32> RunLength<MAX> {
+    /// Records the number of leaves or keys that a cursor has read after it was positioned.
+    pub(crate) fn note(&self, count: u32) {
+        let run = count.clamp(1, MAX) * PARTS;
         let mean = match self.0.load(Ordering::Relaxed) {
             0 => run,
             mean => (mean * (RUNS - 1) + run + RUNS / 2) / RUNS,
@@ -32,8 +30,8 @@ impl RunLength {
         self.0.store(mean, Ordering::Relaxed);
     }
 
-    /// The number of leaves to read at once.
-    pub(super) fn expected(&self) -> usize {
+    /// The number to read at once.
+    pub(crate) fn expected(&self) -> usize {
         let parts = self.0.load(Ordering::Relaxed) + (PARTS - PARTS_WORTH);
         (parts / PARTS).max(1) as usize
     }
@@ -45,7 +43,8 @@ mod tests {
 
     #[test]
     fn what_is_expected_follows_the_runs_and_forgets_a_long_one() {
-        let run = RunLength::default();
+        const LEAVES_MAX: u32 = 32;
+        let run = RunLength::<LEAVES_MAX>::default();
         assert_eq!(run.expected(), 1);
         run.note(3);
         assert_eq!(run.expected(), 3);

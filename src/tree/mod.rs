@@ -31,6 +31,7 @@ mod outlook;
 mod output;
 mod own_options;
 mod placed;
+pub(crate) mod placed_pass;
 mod range;
 #[cfg(test)]
 mod request_tests;

@@ -9,19 +9,22 @@ use std::cmp::Reverse;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use super::placed_pass::{KEYS_CACHED_MAX, PlacedPass};
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
 use crate::cache::{PageClass, PageMiss, PagePointer, ReadContext, fetch_misses, fetch_runs};
-use crate::table::{BlobPointer, Hole, HoleAt, Table};
+use crate::table::{BlobPointer, Hole, HoleAt, Table, rest_page};
 
 /// Room for values that a cursor keeps from key to key.
 const VALUES_KEPT_BYTES: usize = 64 << 10;
 
 /// The most keys whose pages are read together.
 const KEYS_AHEAD_MAX: usize = 16;
+/// A table is read leaf by leaf if it has so many keys of a run, on average.
+const KEYS_PER_STREAM_MIN: usize = 4;
 /// The most units that are read at once of a table behind a leaf that is needed.
 const UNITS_AHEAD_MAX: usize = 32;
 
@@ -106,12 +109,20 @@ pub(crate) struct PlacedRun {
     /// Younger versions do not count.
     seqno_max: Seqno,
     reads: Option<Arc<dyn RangeReads>>,
+    /// Which tables range queries read is of interest.
+    counts_tables: bool,
 }
 
-/// Who wants to know how far apart entries are that range queries read one after the other.
+/// Who wants to know what range queries read one after the other.
 pub(crate) trait RangeReads: Send + Sync {
     /// So many neighbouring keys were in these tables, each of them named for each key.
     fn note(&self, keys: usize, tables: &[FileId]);
+
+    /// A range query has ended after so many keys.
+    fn ended(&self, keys: usize);
+
+    /// How many keys the next range query will probably read.
+    fn expected(&self) -> usize;
 }
 
 /// Keys of a range query of which the tables are noted together.
@@ -123,8 +134,9 @@ impl PlacedRun {
         keys: PlacedKeys,
         seqno_max: Seqno,
         reads: Option<Arc<dyn RangeReads>>,
+        counts_tables: bool,
     ) -> Option<PlacedRun> {
-        (keys.len() > 0).then_some(PlacedRun { keys, seqno_max, reads })
+        (keys.len() > 0).then_some(PlacedRun { keys, seqno_max, reads, counts_tables })
     }
 
     pub(crate) fn first_key(&self) -> &[u8] {
@@ -219,6 +231,13 @@ impl PlacedRun {
         })
     }
 
+    /// Whether all that a part has counts, so that whoever reads its table leaf by leaf finds it. A reader of older versions may
+    /// need others than those of the leaf.
+    fn is_streamed(&self, part: &PlacedPart) -> bool {
+        let seqno_max = self.seqno_max.min(newest_in(part.superseded));
+        self.table(part).properties().seqno_max <= seqno_max
+    }
+
     /// The page of a part, if it is not cached.
     fn missing(&self, part: &PlacedPart) -> Option<PagePointer> {
         let (pointer, _) = part.leaf?;
@@ -277,8 +296,8 @@ pub(crate) struct PlacedCursor {
     versions: Versions,
     /// Keys whose pages have been asked for together the last time.
     ahead: usize,
-    /// Keys that have been read one after the other, also those of the runs before.
-    passed: usize,
+    /// What it has read in this direction, also in the runs before.
+    pass: PlacedPass,
     /// The keys that are of use in the direction that the cursor goes.
     useful: Range<usize>,
     /// Keys that have been read one after the other, and their tables.
@@ -298,12 +317,19 @@ impl PlacedCursor {
             at: None,
             versions: Versions::default(),
             ahead: 0,
-            passed: 0,
+            pass: PlacedPass::default(),
             useful: 0..run.keys.len(),
             noted: 0,
             tables: Vec::new(),
             careful: false,
             limit: None,
+        }
+    }
+
+    /// This cursor reads no more, nor does one that goes on where it is.
+    pub(crate) fn end(&self) {
+        if self.pass.keys > 0 {
+            self.run.reads.iter().for_each(|reads| reads.ended(self.pass.keys));
         }
     }
 
@@ -313,20 +339,25 @@ impl PlacedCursor {
         self.limit = limit.map(|limit| (Box::from(limit), forward));
     }
 
-    /// The cursor comes from runs of which `passed` keys have been read, and goes no further than to `limit`.
-    pub(crate) fn go_on(&mut self, passed: usize, limit: Option<&[u8]>, forward: bool) {
+    /// The cursor goes on with a pass, no further than to `limit`.
+    pub(crate) fn go_on(&mut self, pass: PlacedPass, limit: Option<&[u8]>, forward: bool) {
         let limit = limit.map(|limit| self.run.position(limit));
         let count = self.run.keys.len();
-        self.passed = passed;
+        self.pass = pass;
+        // Streams that are not used would have what is read otherwise.
+        match self.is_dense() {
+            true => self.pass.retain(&self.run.keys.tables),
+            false => self.pass.retain(&[]),
+        }
         self.useful = match forward {
             true => 0..limit.unwrap_or(count),
             false => limit.unwrap_or(0)..count,
         };
     }
 
-    /// How many keys have been read one after the other.
-    pub(crate) fn passed(&self) -> usize {
-        self.passed
+    /// What has been read, for the cursor of the next run.
+    pub(crate) fn take_pass(&mut self) -> PlacedPass {
+        std::mem::take(&mut self.pass)
     }
 
     fn is_beyond_limit(&self, key: usize, forward: bool) -> bool {
@@ -341,7 +372,7 @@ impl PlacedCursor {
     pub(crate) fn memory_bytes(&self) -> usize {
         let Versions { list, values } = &self.versions;
         let versions = list.capacity() * size_of::<Version>() + values.capacity();
-        versions + self.run.keys.memory_bytes()
+        versions + self.pass.memory_bytes() + self.run.keys.memory_bytes()
     }
 
     pub(crate) fn pages_read(&self) -> u64 {
@@ -351,16 +382,75 @@ impl PlacedCursor {
     /// Reads a key's versions. `forward` says where the cursor will probably go.
     fn load(&mut self, key: usize, forward: bool) -> Result<()> {
         self.at = None;
-        self.read_ahead(key, forward);
-        self.noted += 1;
+        self.pass.keys += 1;
+        self.pass.ahead += 1;
+        let is_streamed = forward && self.is_dense();
+        if !(is_streamed && self.scans_past_cache(key)) {
+            self.read_ahead(key, forward);
+        }
         let run = &self.run;
-        self.tables.extend(run.keys.parts(key).iter().map(|part| run.table(part).id()));
+        // What is read past the cache is in order in each table: how many these are makes no difference.
+        if run.counts_tables && self.pass.keys as u64 <= KEYS_CACHED_MAX {
+            self.noted += 1;
+            self.tables.extend(run.keys.parts(key).iter().map(|part| run.table(part).id()));
+        }
         if self.noted == KEYS_NOTED {
             run.reads.iter().for_each(|reads| reads.note(self.noted, &self.tables));
             self.noted = 0;
             self.tables.clear();
         }
-        run.read(key, &self.context, &mut self.versions)
+        match is_streamed && self.read_streamed(key) {
+            true => Ok(()),
+            false => self.run.read(key, &self.context, &mut self.versions),
+        }
+    }
+
+    /// Whether each table has several keys of the run, so that most are in a leaf that has been read.
+    fn is_dense(&self) -> bool {
+        let keys = &self.run.keys;
+        !self.careful
+            && !self.pass.has_failed
+            && keys.len() >= KEYS_PER_STREAM_MIN * keys.tables.len()
+    }
+
+    /// Whether a long pass has the leaves of a key without the cache.
+    fn scans_past_cache(&mut self, key: usize) -> bool {
+        let run = &self.run;
+        let Some(bytes_max) = self.pass.scan_bytes_max(&run.keys.tables) else { return false };
+        run.keys.parts(key).iter().all(|part| {
+            let Some((leaf, _)) = part.leaf.filter(|_| run.is_streamed(part)) else { return false };
+            let table = run.table(part);
+            let stream = self.pass.stream(table);
+            if !stream.has(leaf) && !table.is_cached(leaf) && !table.is_cached_behind(leaf) {
+                stream.scan_from(leaf, bytes_max);
+            }
+            stream.has(leaf) || table.is_cached(leaf)
+        })
+    }
+
+    /// Reads a key's versions leaf by leaf. Returns false if they have to be read as a single key's are.
+    fn read_streamed(&mut self, key: usize) -> bool {
+        let (run, versions) = (&self.run, &mut self.versions);
+        versions.clear();
+        let name = run.keys.key(key);
+        for part in run.keys.parts(key) {
+            let Some((leaf, _)) = part.leaf.filter(|_| run.is_streamed(part)) else { return false };
+            let stream = self.pass.stream(run.table(part));
+            let push = &mut |entry: EntryRef<'_>| versions.push(entry);
+            match stream.versions(name, leaf, &self.context, push) {
+                Ok(true) => {}
+                Ok(false) => return false,
+                // Damage is reported by the read of the key alone, if it needs what is damaged.
+                Err(_) => {
+                    self.pass.give_up_streams();
+                    return false;
+                }
+            }
+        }
+        for seqno in run.keys.parts(key).iter().filter_map(|part| part.superseded) {
+            versions.require(seqno);
+        }
+        true
     }
 
     /// Calls `f` with entries of the keys behind the position (in front of it, if it goes backwards), until it has passed
@@ -372,6 +462,7 @@ impl PlacedCursor {
         f: &mut dyn FnMut(Vec<u8>, Seqno, Option<BlobPointer>),
     ) {
         let Some((at, _)) = self.at else { return };
+        self.pass.looks_ahead.set(true);
         let mut left = count;
         let mut from = at;
         while left > 0 {
@@ -384,7 +475,7 @@ impl PlacedCursor {
                 return;
             }
             from = if forward { keys.end - 1 } else { keys.start };
-            self.fetch(keys.clone());
+            self.fetch(keys.clone(), forward);
             for key in keys {
                 left = left.saturating_sub(self.pass(key, f));
             }
@@ -409,75 +500,107 @@ impl PlacedCursor {
         pointers
     }
 
-    /// If the page of a key is not cached, reads it together with those of keys behind it: no more than have been passed. A
-    /// cursor that has passed many also reads what comes next in their tables.
+    /// If the page of a key is not cached, reads it together with those of keys behind it: as many as range queries usually
+    /// read, or else no more than have been passed. A cursor that has passed many also reads what comes next in their
+    /// tables.
     fn read_ahead(&mut self, key: usize, forward: bool) {
-        self.passed += 1;
         let keys = &self.run.keys;
-        if self.careful || !keys.parts(key).iter().any(|part| self.run.missing(part).is_some()) {
+        if self.careful || !keys.parts(key).iter().any(|part| self.missing(part).is_some()) {
             return;
         }
-        let is_pass = self.passed > KEYS_AHEAD_MAX;
+        // At once: most range queries wait for one read, and read what they need.
+        let expected = self.run.reads.as_ref().filter(|_| !self.pass.is_slow);
+        let expected = expected.map_or(0, |reads| reads.expected() + 1);
+        let expected = expected.saturating_sub(self.pass.keys);
+        let is_pass = self.pass.ahead > KEYS_AHEAD_MAX;
         self.ahead = (self.ahead * 2).clamp(1, KEYS_AHEAD_MAX);
         let wanted = |ahead: usize| match forward {
             true => key..self.useful.end.min(key + ahead),
             false => self.useful.start.max((key + 1).saturating_sub(ahead))..key + 1,
         };
-        if is_pass {
-            if self.fetch_ahead(wanted(self.passed.min(keys.len())), forward) {
+        let is_whole = match expected > self.ahead {
+            true => self.fetch(wanted(expected), forward),
+            false if is_pass => self.fetch_ahead(wanted(self.pass.ahead.min(keys.len())), forward),
+            false => {
+                self.fetch(wanted(self.ahead), forward);
                 return;
             }
-            // One page that cannot be read would take others along again and again.
-            self.passed = 0;
+        };
+        // One page that cannot be read would take others along again and again.
+        if !is_whole {
+            self.pass.slow_down();
+            self.ahead = 1;
         }
-        let wanted = wanted(self.ahead);
-        self.fetch(wanted);
     }
 
-    /// Reads the pages of keys together, if there are several that are not cached.
-    fn fetch(&self, keys: Range<usize>) {
-        let parts = keys.flat_map(|key| self.run.keys.parts(key));
-        let missing = |part: &PlacedPart| {
-            let pointer = self.run.missing(part)?;
-            let file = Arc::clone(self.run.table(part).pages());
-            Some(PageMiss { file, pointer, class: PageClass::Leaf })
-        };
-        let mut misses: Vec<PageMiss> = parts.filter_map(missing).collect();
-        misses.dedup_by_key(|miss| (miss.file.id(), miss.pointer));
-        // Damage is reported by the read that needs the page.
-        if misses.len() > 1
-            && let Ok(read) = fetch_misses(misses)
-        {
-            self.context.pages_read.set(self.context.pages_read.get() + read);
+    /// The page of a part, if it is neither cached nor where a scan comes to.
+    fn missing(&self, part: &PlacedPart) -> Option<PagePointer> {
+        let pointer = self.run.missing(part)?;
+        (!self.pass.has(self.run.table(part), pointer)).then_some(pointer)
+    }
+
+    /// The most units that are read ahead: pages that have been used are kept before those that have not, and no lease is more
+    /// than a quarter.
+    fn units_ahead_max(&self) -> usize {
+        let Some(table) = self.run.keys.tables.first() else { return 0 };
+        let files = table.pages().files();
+        let cached = files.cache.capacity_bytes() as usize / 32;
+        (files.read_ahead.bytes_max() / 8).min(cached) / UNIT_BYTES
+    }
+
+    /// Reads the pages of keys together, if there are several that are missing. Returns false if that has failed.
+    fn fetch(&self, keys: Range<usize>, forward: bool) -> bool {
+        let units_max = self.units_ahead_max();
+        let mut misses: Vec<PageMiss> = Vec::new();
+        let (mut units, mut parts) = (0, 0);
+        for part in nearest_first(keys, forward).flat_map(|key| self.run.keys.parts(key)) {
+            let Some((leaf, is_split)) = part.leaf else { continue };
+            let table = self.run.table(part);
+            if self.pass.has(table, leaf) {
+                continue;
+            }
+            if parts >= KEYS_AHEAD_MAX && units >= units_max {
+                break;
+            }
+            parts += 1;
+            // Of neighbours in a table, the page is named once.
+            for pointer in [Some(leaf), is_split.then(|| rest_page(leaf))].into_iter().flatten() {
+                let is_named =
+                    |miss: &PageMiss| miss.pointer == pointer && miss.file.id() == table.id();
+                if !misses.last().is_some_and(is_named) && !table.is_cached(pointer) {
+                    let file = Arc::clone(table.pages());
+                    units += usize::from(pointer.units);
+                    misses.push(PageMiss { file, pointer, class: PageClass::Leaf });
+                }
+            }
         }
+        if misses.len() <= 1 {
+            return true;
+        }
+        // Damage is reported by the read that needs the page.
+        let Ok(read) = fetch_misses(misses) else { return false };
+        self.context.pages_read.set(self.context.pages_read.get() + read);
+        true
     }
 
     /// Reads the pages of keys that are not cached, and what their tables have next in a direction: no more than there is
     /// memory for until it is used. Returns false if they were not all read.
     fn fetch_ahead(&self, keys: Range<usize>, forward: bool) -> bool {
         let all = &self.run.keys;
-        let Some(table) = all.tables.first() else { return true };
-        let files = table.pages().files();
-        // Pages that have been used are kept before those that have not. No lease is more than a quarter.
-        let cached = files.cache.capacity_bytes() as usize / 32;
-        let units_max = (files.read_ahead.bytes_max() / 8).min(cached) / UNIT_BYTES;
+        let units_max = self.units_ahead_max();
         // Another run goes on at the end of this one, but not at the end of the iterator.
         let goes_on = match forward {
             true => keys.end < self.useful.end || keys.end == all.len(),
             false => keys.start > self.useful.start || keys.start == 0,
         };
         let units_ahead = match goes_on {
-            true => (units_max / all.tables.len()).min(UNITS_AHEAD_MAX) as u32,
+            true => (units_max / all.tables.len().max(1)).min(UNITS_AHEAD_MAX) as u32,
             false => 0,
         };
         let (mut runs, mut last) = (Vec::new(), None);
         let (mut units, mut parts) = (0, 0);
-        let nearest_first = (0..keys.len()).map(|step| match forward {
-            true => keys.start + step,
-            false => keys.end - 1 - step,
-        });
-        for part in nearest_first.flat_map(|key| all.parts(key)) {
-            let Some(pointer) = self.run.missing(part) else { continue };
+        for part in nearest_first(keys, forward).flat_map(|key| all.parts(key)) {
+            let Some(pointer) = self.missing(part) else { continue };
             if last.replace((part.table, pointer)) == Some((part.table, pointer)) {
                 continue;
             }
@@ -514,6 +637,12 @@ impl PlacedCursor {
         }
         Ok(())
     }
+}
+
+/// Keys in the order in which a cursor comes to them.
+fn nearest_first(keys: Range<usize>, forward: bool) -> impl Iterator<Item = usize> {
+    let (start, end) = (keys.start, keys.end);
+    keys.map(move |key| if forward { key } else { end - 1 - (key - start) })
 }
 
 /// The newest version that counts of a part that a number supersedes. A compaction may have put versions beside it that

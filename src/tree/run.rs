@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::placed::{PlacedCursor, PlacedRun};
+use super::placed_pass::PlacedPass;
 #[cfg(feature = "example")]
 use super::sorted::{Sorted, SortedCursor};
 use super::union::{UnionCursor, union_hole};
@@ -207,19 +208,34 @@ impl<M> RunCursor<M> {
         }
     }
 
-    /// Told to a cursor that comes from ranges in which a run's cursor has passed so many keys, and that goes no further than
-    /// to `limit`.
-    pub(crate) fn go_on(&mut self, passed: usize, limit: Option<&[u8]>, forward: bool) {
+    /// Told to a cursor that goes on with a pass over other ranges, if there was one, and no further than to `limit`.
+    pub(crate) fn go_on(
+        &mut self,
+        before: &mut Option<Box<PlacedPass>>,
+        limit: Option<&[u8]>,
+        forward: bool,
+    ) {
         if let RunCursor::Placed(cursor) = self {
-            cursor.go_on(passed, limit, forward);
+            cursor.go_on(
+                before.take().map_or_else(PlacedPass::default, |pass| *pass),
+                limit,
+                forward,
+            );
         }
     }
 
-    /// How many keys it has passed, for [`RunCursor::go_on`].
-    pub(crate) fn passed(&self) -> usize {
+    /// What it has read, for [`RunCursor::go_on`].
+    pub(crate) fn take_pass(&mut self) -> Option<Box<PlacedPass>> {
         match self {
-            RunCursor::Placed(cursor) => cursor.passed(),
-            _ => 0,
+            RunCursor::Placed(cursor) => Some(Box::new(cursor.take_pass())),
+            _ => None,
+        }
+    }
+
+    /// Told to a cursor that reads no more, if none goes on where it is.
+    pub(crate) fn end(&self) {
+        if let RunCursor::Placed(cursor) = self {
+            cursor.end();
         }
     }
 

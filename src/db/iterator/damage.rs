@@ -63,8 +63,8 @@ impl Inner {
             *self.careful(end) = true;
             // What comes behind the damage is not read ahead as far as what came before it.
             match end {
-                End::Front => self.front.passed = 0,
-                End::Back => self.back.passed = 0,
+                End::Front => self.front.before = None,
+                End::Back => self.back.before = None,
             }
             match self.advance(end) {
                 Ok(is_there) => return Ok(is_there),

@@ -8,6 +8,7 @@ use crate::base::error::{Error, Result};
 use crate::cache::fetch_misses;
 use crate::merge::{MergeIterator, VisibleIterator};
 use crate::store::state::ReadState;
+use crate::tree::placed_pass::PlacedPass;
 use crate::tree::{RangeAt, RangeRuns, TreeVersion};
 
 /// So many cursors read their pages at once: more would not be faster, and all these pages are in memory beside those that
@@ -39,6 +40,7 @@ impl Inner {
     /// Opens the range at the front's edge in the newest read state. Returns false at the end.
     pub(super) fn open_front(&mut self) -> Result<bool> {
         self.skip_gap(End::Front);
+        let before = self.front.before.take();
         let from = &*self.front.edge;
         if self.back.edge.as_deref().is_some_and(|upper| from >= upper) {
             return Ok(false);
@@ -46,7 +48,7 @@ impl Inner {
         let read = self.keyspace.read.load_full();
         let range = self.runs_at(&*read.version, RangeAt::Key(from))?;
         let from = from.max(&*range.lower);
-        let cursors = self.cursors(&read, &range, Some(from), true);
+        let cursors = self.cursors(&read, &range, Some(from), before, true);
         self.charge(cursors.len());
         let from = (&*self.front.edge).max(&*range.lower);
         let mut visible = self.merge(&range, cursors, End::Front);
@@ -59,13 +61,14 @@ impl Inner {
     /// Opens the range below the back's edge in the newest read state. Returns false at the end.
     pub(super) fn open_back(&mut self) -> Result<bool> {
         self.skip_gap(End::Back);
-        let before = self.back.edge.as_deref();
-        if before.is_some_and(|before| before <= &*self.front.edge) {
+        let pass = self.back.before.take();
+        let below = self.back.edge.as_deref();
+        if below.is_some_and(|below| below <= &*self.front.edge) {
             return Ok(false);
         }
         let read = self.keyspace.read.load_full();
-        let range = self.runs_at(&*read.version, RangeAt::Before(before))?;
-        let cursors = self.cursors(&read, &range, before, false);
+        let range = self.runs_at(&*read.version, RangeAt::Before(below))?;
+        let cursors = self.cursors(&read, &range, below, pass, false);
         self.charge(cursors.len());
         let mut visible = self.merge(&range, cursors, End::Back);
         let sought = visible.seek_last();
@@ -93,6 +96,7 @@ impl Inner {
         read: &ReadState,
         range: &RangeRuns,
         key: Option<&[u8]>,
+        mut before: Option<Box<PlacedPass>>,
         forward: bool,
     ) -> Vec<RunCursor> {
         let memtables = std::iter::once(&read.active).chain(&read.frozen);
@@ -119,8 +123,7 @@ impl Inner {
             cursors.iter_mut().for_each(|cursor| cursor.go_carefully(limit, forward));
             return cursors;
         }
-        let passed = if forward { self.front.passed } else { self.back.passed };
-        cursors.iter_mut().for_each(|cursor| cursor.go_on(passed, limit, forward));
+        cursors.iter_mut().for_each(|cursor| cursor.go_on(&mut before, limit, forward));
         let Some(key) = key else { return cursors };
         let due: Vec<&mut RunCursor> =
             cursors.iter_mut().filter(|cursor| cursor.can_prefetch(key)).collect();

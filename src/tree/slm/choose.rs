@@ -1,7 +1,7 @@
 //! Which compaction is next (section 3.3).
 //!
-//! Candidates are tables of which little is live, and those that are [scattered](super::scattered). Once there are
-//! some, the one whose keys lie most among those of others is merged with these.
+//! Candidates are tables of which little is live, and those that are [scattered](super::scattered). Of the former, once
+//! there are some, the one whose keys lie most among those of others is merged with these.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,6 +13,7 @@ use super::level::Level;
 use super::live_ranks::{LiveCounts, UNCHANGED, WITHOUT_KEYS};
 use super::plan::{Action, Plan, overlap, overlap_permille, range_tables};
 use super::registry::LevelKey;
+use super::scattered::Chosen;
 use super::version::Version;
 use super::{Slm, SlmTree};
 use crate::base::error::Result;
@@ -30,6 +31,9 @@ const CANDIDATES_MIN: usize = 4;
 
 /// No more of the tables that a merge may be chosen among are compared.
 const CANDIDATES_MAX: usize = 64;
+
+/// Tables whose overlap ratio is less are not alike.
+const ALIKE_PERMILLE_MIN: u64 = 500;
 
 /// The ranks of the tables of which less is live than allowed.
 fn ranks_mostly_dead(version: &Version) -> RangeInclusive<u8> {
@@ -72,7 +76,6 @@ impl Choose for Slm {
     }
 
     fn plan_of(tree: &SlmTree, plan: Plan) -> Result<Option<Plan>> {
-        tree.own.scattered.taken(&plan.inputs);
         Ok(Some(plan.looked_at(&tree.version.load())))
     }
 
@@ -225,6 +228,7 @@ impl SlmTree {
             self.change(NewFiles::None, drop, Seqno(0), NewTables::None)?;
             let tables: Vec<Arc<Table>> = tables.into_iter().map(|(_, table)| table).collect();
             self.own.places.forget(&tables);
+            self.own.scattered.forget(&tables);
         }
     }
 
@@ -269,8 +273,61 @@ impl SlmTree {
             .then(|| Plan::new(version, Action::Prune, place, Vec::new()))
     }
 
-    /// The merge of the candidate whose keys lie most among those of others, with these.
     fn merge_plan(&self, version: &Version) -> Option<Plan> {
+        self.dead_plan(version).or_else(|| self.scattered_plan(version))
+    }
+
+    /// The merge of tables of like ranges where many lie among one another.
+    fn scattered_plan(&self, version: &Version) -> Option<Plan> {
+        let scattered = &self.own.scattered;
+        scattered.choose(|stretch| {
+            let crowd = stretch.crowded(|id| self.own.places.of_file(id));
+            let Some(crowd) = crowd else { return Chosen::Never };
+            let (is_urgent, tables) = (stretch.is_urgent(&crowd), crowd.len().min(CANDIDATES_MAX));
+            let free = crowd.into_iter().filter(|table| self.is_free_table(version, table));
+            let free: Vec<Arc<Table>> = free.map(|(_, table)| table).take(CANDIDATES_MAX).collect();
+            let inputs_max = version.parameters.inputs_max;
+            let plan = match is_urgent {
+                false => self.alike_plan(version, &free, inputs_max),
+                true => self.alike_plan(version, &free, CANDIDATES_MIN).or_else(|| {
+                    let plan = self.plan_among(version, &free);
+                    plan.filter(|plan| plan.inputs.len() >= CANDIDATES_MIN)
+                }),
+            };
+            match plan {
+                Some(plan) if !stretch.is_read || scattered.are_read_enough(&plan.inputs) => {
+                    Chosen::Plan(plan)
+                }
+                // Its tables become fewer, and never more.
+                None if free.len() == tables => Chosen::Never,
+                _ => Chosen::NotYet,
+            }
+        })
+    }
+
+    /// The merge of the tables whose ranges are most alike, if there are at least so many.
+    fn alike_plan(&self, version: &Version, free: &[Arc<Table>], least: usize) -> Option<Plan> {
+        let alike = |first: &Arc<Table>| {
+            let others = free.iter().filter(|other| !Arc::ptr_eq(other, first));
+            let overlaps = others.map(|other| (overlap_permille(first, other), other));
+            let mut alike: Vec<(u64, &Arc<Table>)> =
+                overlaps.filter(|(permille, _)| *permille >= ALIKE_PERMILLE_MIN).collect();
+            alike.sort_by_key(|(permille, _)| Reverse(*permille));
+            alike.truncate(version.parameters.inputs_max.saturating_sub(1));
+            let sum: u64 = alike.iter().map(|(permille, _)| permille).sum();
+            (alike.len() + 1 >= least).then_some((sum, alike))
+        };
+        let groups = free.iter().filter_map(|first| alike(first).map(|group| (first, group)));
+        let (first, (_, others)) = groups.max_by_key(|(_, (sum, _))| *sum)?;
+        let others = others.into_iter().map(|(_, other)| other);
+        let inputs: Vec<Arc<Table>> = std::iter::once(first).chain(others).cloned().collect();
+        let (lower, upper) = hull(&inputs);
+        self.is_range_free((&lower, upper.as_deref()))
+            .then(|| Plan::new(version, Action::Merge, Place { height: 0, lower, upper }, inputs))
+    }
+
+    /// The merge of the table of which little is live whose keys lie most among those of others like it, with these.
+    fn dead_plan(&self, version: &Version) -> Option<Plan> {
         let places = &self.own.places;
         let is_free = |table: &LevelKey, _: &LiveCounts| self.is_free_table(version, table);
         let mut tables = places.ranked(ranks_mostly_dead(version), CANDIDATES_MAX, is_free);
@@ -292,9 +349,6 @@ impl SlmTree {
         if are_many {
             tables.extend(of_tombstones.iter().cloned());
         }
-        let find = |id| places.of_file(id);
-        let is_free = |table: &LevelKey| self.is_free_table(version, table);
-        tables.extend(self.own.scattered.first(CANDIDATES_MAX, find, is_free));
         let candidates: BTreeMap<FileId, Arc<Table>> =
             tables.into_iter().map(|(_, table)| (table.id(), table)).collect();
         let mut free: Vec<Arc<Table>> = candidates.into_values().collect();

@@ -98,11 +98,14 @@ impl Compact for Slm {
 
     fn outlook(plan: &Plan, version: &Version, collected: &[FileId]) -> Outlook {
         let mut staying = Staying::default();
-        for table in version.tables() {
-            let is_input = plan.inputs.iter().any(|input| input.id() == table.id());
-            if plan.action == Action::MergeRange || !is_input {
-                staying.add(table);
-            }
+        let stays = |table: &&Arc<Table>| {
+            let is_input = || plan.inputs.iter().any(|input| Arc::ptr_eq(input, table));
+            plan.action == Action::MergeRange || !is_input()
+        };
+        // Other tables matter for the values in blob files that they share with the inputs.
+        match plan.inputs.iter().any(|input| !input.blobs().is_empty()) {
+            true => version.tables().filter(stays).for_each(|table| staying.add(table)),
+            false => plan.inputs.iter().filter(stays).for_each(|table| staying.add(table)),
         }
         let (lower, upper) = plan.place.range();
         let parts = plan
@@ -278,6 +281,7 @@ impl CompactionJob {
         })?;
         if self.plan.action == Action::Merge {
             self.tree.own.places.forget(&self.plan.inputs);
+            self.tree.own.scattered.forget(&self.plan.inputs);
         }
         self.tree.drop_dead()?;
         self.tree.own.places.shrink();

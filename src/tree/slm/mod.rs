@@ -40,6 +40,8 @@ mod receive;
 mod reclaim_tests;
 mod registry;
 mod scattered;
+#[cfg(test)]
+mod scattered_tests;
 mod summary;
 mod version;
 mod versions;

@@ -98,7 +98,7 @@ impl Plan {
 fn older(version: &Version, inputs: &[Arc<Table>]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let youngest = inputs.iter().map(|table| table.properties().seqno_max).max();
     let youngest = youngest.unwrap_or(Seqno(0));
-    let is_input = |table: &Arc<Table>| inputs.iter().any(|input| input.id() == table.id());
+    let is_input = |table: &Arc<Table>| inputs.iter().any(|input| Arc::ptr_eq(input, table));
     let mut ranges: Vec<(Vec<u8>, Vec<u8>)> = hiding(version)
         .into_iter()
         .filter(|it| it.settled < youngest && !is_input(&it.table))

@@ -14,6 +14,7 @@ use crate::jobs::{Job, Step};
 use crate::location_index::LocationIndex;
 use crate::pmem::HeapRegion;
 use crate::tree::options::KeyspaceOptions;
+use crate::tree::own_options::OwnValues;
 use crate::tree::placed::RangeReads;
 use crate::tree::range::Key;
 use crate::tree::test_support::{Reader, context, key_of, table_of};
@@ -24,8 +25,8 @@ use crate::tree::{Tree, TreeObserver};
 const WINDOW: u64 = 64;
 
 /// A tree whose leaves are not scanned, and that does nothing by itself.
-struct Bed {
-    tree: Arc<SlmTree>,
+pub(super) struct Bed {
+    pub(super) tree: Arc<SlmTree>,
     _observer: Arc<dyn TreeObserver>,
     seqno: u64,
 }
@@ -36,17 +37,29 @@ impl Bed {
     }
 
     fn with(observer: Arc<dyn TreeObserver>) -> Bed {
+        Bed::of(observer, KeyspaceOptions::slm().leaf_scans(false).own, None)
+    }
+
+    /// With other options, and tables of so many bytes.
+    pub(super) fn of(
+        observer: Arc<dyn TreeObserver>,
+        own: OwnValues,
+        table_bytes: Option<u64>,
+    ) -> Bed {
         let context = context("slm", &observer);
-        let own = KeyspaceOptions::slm().leaf_scans(false).own;
-        context
-            .options
-            .store(Arc::new(TreeOptions { own, ..TreeOptions::clone(&context.options()) }));
+        let before = TreeOptions::clone(&context.options());
+        let memtable_bytes = table_bytes.unwrap_or(before.memtable_bytes);
+        context.options.store(Arc::new(TreeOptions { own, memtable_bytes, ..before }));
         let tree = SlmTree::open(context, &[], Seqno(0)).unwrap();
         Bed { tree, _observer: observer, seqno: 0 }
     }
 
     /// A memtable becomes part of the tree and of the index.
-    fn receive(&mut self, kind: EntryKind, keys: impl IntoIterator<Item = u64>) -> Arc<Table> {
+    pub(super) fn receive(
+        &mut self,
+        kind: EntryKind,
+        keys: impl IntoIterator<Item = u64>,
+    ) -> Arc<Table> {
         self.seqno += 1;
         let (places, flushed) = (self.places(), Seqno(self.seqno));
         let table = table_of(&self.tree.context.files, kind, self.seqno, keys);
@@ -80,15 +93,15 @@ impl Bed {
         }
     }
 
-    fn job(&self) -> Option<Box<dyn Job>> {
+    pub(super) fn job(&self) -> Option<Box<dyn Job>> {
         (Arc::clone(&self.tree) as Arc<dyn Tree>).next_job()
     }
 
-    fn version(&self) -> Arc<Version> {
+    pub(super) fn version(&self) -> Arc<Version> {
         self.tree.version.load_full()
     }
 
-    fn due(&self) -> Option<Plan> {
+    pub(super) fn due(&self) -> Option<Plan> {
         Slm::choose_due(&self.tree, &self.version(), Intent::Ask).unwrap()
     }
 

@@ -58,46 +58,60 @@ impl Version {
         TableUse::Read(keys.add_table(table))
     }
 
-    /// What a leaf of the index has of a range, for a reader at `snapshot`. `None` if the index cannot say what that one sees.
+    /// What a leaf of the index has of a range, for a reader at `snapshot`; forwards, as many leaves as range queries usually
+    /// read from a key on. `None` if the index cannot say what that one sees.
     fn placed_runs(&self, at: RangeAt<'_>, snapshot: Seqno) -> Result<Option<RangeRuns>> {
         let places = &self.own.places;
         let state = places.state();
         let pending = state.pending_in(self.flushed);
-        let leaf = places.leaf(match at {
+        let mut leaf = places.leaf(match at {
             RangeAt::Key(key) => LeafAt::Key(key),
             RangeAt::Before(Some(key)) => LeafAt::Below(key),
             RangeAt::Before(None) => LeafAt::Last,
         })?;
+        let mut wanted = match at {
+            RangeAt::Key(_) => self.own.scattered.expected(),
+            RangeAt::Before(_) => 0,
+        };
+        let (lower, mut upper) = (leaf.lower.take(), leaf.upper.take());
         // What is superseded later is so by a memtable, or by a pending table, which the reader merges.
         let superseded_max = self.flushed.min(state.settled);
         let mut keys = PlacedKeys::with_capacity(leaf.entries.len(), leaf.entries.key_bytes());
         let mut tables = Vec::new();
-        for (key, versions) in leaf.entries.iter() {
-            for version in places.all_versions(key, versions)?.iter() {
-                let number = version.location.table;
-                let table = match tables.binary_search_by_key(&number, |(number, _)| *number) {
-                    Ok(at) => tables[at].1,
-                    Err(at) => {
-                        let is_pending = pending.iter().any(|pending| pending.number == number);
-                        let found = match is_pending {
-                            true => TableUse::Elsewhere,
-                            false => self.table_use(number, &mut keys),
-                        };
-                        tables.insert(at, (number, found));
-                        found
+        loop {
+            wanted = wanted.saturating_sub(leaf.entries.len());
+            for (key, versions) in leaf.entries.iter() {
+                for version in places.all_versions(key, versions)?.iter() {
+                    let number = version.location.table;
+                    let table = match tables.binary_search_by_key(&number, |(number, _)| *number) {
+                        Ok(at) => tables[at].1,
+                        Err(at) => {
+                            let is_pending = pending.iter().any(|pending| pending.number == number);
+                            let found = match is_pending {
+                                true => TableUse::Elsewhere,
+                                false => self.table_use(number, &mut keys),
+                            };
+                            tables.insert(at, (number, found));
+                            found
+                        }
+                    };
+                    match table {
+                        TableUse::Read(table) => {
+                            let superseded = version.superseded.filter(|it| *it <= superseded_max);
+                            let leaf = version.location.leaf.map(page_of);
+                            keys.push_part(PlacedPart { table, leaf, superseded });
+                        }
+                        TableUse::Elsewhere => {}
+                        TableUse::Unknown => return Ok(None),
                     }
-                };
-                match table {
-                    TableUse::Read(table) => {
-                        let superseded = version.superseded.filter(|it| *it <= superseded_max);
-                        let leaf = version.location.leaf.map(page_of);
-                        keys.push_part(PlacedPart { table, leaf, superseded });
-                    }
-                    TableUse::Elsewhere => {}
-                    TableUse::Unknown => return Ok(None),
                 }
+                keys.end_key(key);
             }
-            keys.end_key(key);
+            let Some(from) = upper.as_ref().filter(|_| wanted > 0) else { break };
+            // What a later leaf cannot say is left to who comes to it.
+            let Ok(next) = places.leaf(LeafAt::Key(from)) else { break };
+            leaf = next;
+            upper = leaf.upper.take();
         }
         // What was pending may have been merged by now.
         if !places.covers(&state, snapshot) || !places.are_pending(pending) {
@@ -106,14 +120,12 @@ impl Version {
         let pending = if planted(Bug::SlmPendingLeftOutOfRanges) { &[] } else { pending };
         let mut runs: Vec<Run> =
             pending.iter().rev().map(|pending| Run::Table(Arc::clone(&pending.table))).collect();
-        let scattered = self
-            .parameters
-            .counts_range_reads
-            .then(|| Arc::clone(&self.own.scattered) as Arc<dyn RangeReads>);
-        let placed = PlacedRun::new(keys, self.flushed, scattered);
+        let reads = Arc::clone(&self.own.scattered) as Arc<dyn RangeReads>;
+        let counts_tables = self.parameters.counts_range_reads;
+        let placed = PlacedRun::new(keys, self.flushed, Some(reads), counts_tables);
         runs.extend(placed.map(|run| Run::Placed(Arc::new(run))));
-        let lower = Key::from(leaf.lower.unwrap_or_default());
-        Ok(Some(RangeRuns { lower, upper: leaf.upper.map(Key::from), runs }))
+        let lower = Key::from(lower.unwrap_or_default());
+        Ok(Some(RangeRuns { lower, upper: upper.map(Key::from), runs }))
     }
 }
 
