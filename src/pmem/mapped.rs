@@ -53,6 +53,11 @@ impl MappedRegion {
         self.trim();
     }
 
+    /// How much that is.
+    pub(crate) fn resident_bytes_max(&self) -> u64 {
+        self.residency.bytes_max()
+    }
+
     /// The most memory that the region has, as far as that is known.
     #[cfg(test)]
     fn resident_bytes(&self) -> u64 {

@@ -59,6 +59,10 @@ impl Residency {
         self.parts_max.store(parts.max(PARTS_MIN), Ordering::Relaxed);
     }
 
+    pub(super) fn bytes_max(&self) -> u64 {
+        (self.parts_max.load(Ordering::Relaxed) as u64).saturating_mul(PART_BYTES as u64)
+    }
+
     /// The bits of a group.
     #[inline]
     fn group(&self, group: usize) -> Option<&AtomicU64> {

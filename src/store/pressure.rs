@@ -156,10 +156,11 @@ impl Store {
         let taken = used + self.pool.bytes_retained() as u64 + spare;
         let memtables = taken.min(self.sizes.memtables_bytes_max).next_multiple_of(step);
         let before = self.memtables_share.fetch_max(memtables, Ordering::Relaxed);
-        let trees = self.trees_bytes();
-        let trees = trees + self.open_iterators.bytes_to_provide();
+        let (jobs, memtables) = (self.jobs_bytes(), memtables.max(before));
+        let iterators = self.open_iterators.bytes_to_provide();
+        let trees = self.trees_bytes(jobs + memtables + iterators + kept) + iterators;
         let trees = trees.next_multiple_of((self.sizes.memory_budget / 64).max(64 << 10)) + kept;
-        let bytes = self.sizes.cache_bytes(self.jobs_bytes(), memtables.max(before), trees);
+        let bytes = self.sizes.cache_bytes(jobs, memtables, trees);
         let stays = planted(Bug::LentMemoryStays) && bytes < *share;
         if *share != bytes && !stays {
             meanwhile();
@@ -168,15 +169,28 @@ impl Store {
         }
     }
 
-    /// Memory used by trees. If their samples exceed their part, fewer keys are sampled from now on: an eighth for twice
-    /// the part. (Tables keep their samples until they are merged.)
-    fn trees_bytes(&self) -> u64 {
+    /// Memory used by trees, while `others` is used beside them and the page cache. If their samples exceed their part, fewer
+    /// keys are sampled from now on: an eighth for twice the part. (Tables keep their samples until they are merged.) Mapped
+    /// indexes share what is left, by their sizes.
+    fn trees_bytes(&self, others: u64) -> u64 {
         let keyspaces = self.keyspaces.read();
-        let states = keyspaces.values().map(|keyspace| (keyspace.tree.state(), &keyspace.gaps));
-        let (bytes, samples) = states.fold((0, 0), |(bytes, samples), (state, gaps)| {
-            let memory_bytes = state.memory_bytes + gaps.memory_bytes();
-            (bytes + memory_bytes, samples + state.sample_bytes)
-        });
+        let (mut bytes, mut samples, mut indexes) = (0, 0, Vec::new());
+        for keyspace in keyspaces.values() {
+            let state = keyspace.tree.state();
+            bytes += state.memory_bytes - state.mapped_index.memory_bytes();
+            bytes += keyspace.gaps.memory_bytes();
+            samples += state.sample_bytes;
+            if state.mapped_index.bytes > 0 {
+                indexes.push((keyspace, state.mapped_index.bytes));
+            }
+        }
+        let all: u64 = indexes.iter().map(|(_, bytes)| bytes).sum();
+        let indexes_max = self.sizes.indexes_bytes_max(others + bytes);
+        for (keyspace, index_bytes) in indexes {
+            let part = index_bytes as f64 / all as f64;
+            keyspace.tree.set_index_memory((indexes_max as f64 * part) as u64);
+            bytes += keyspace.tree.state().mapped_index.memory_bytes();
+        }
         let most = self.sizes.memory_budget / SAMPLES_PART + SAMPLES_BYTES_MIN;
         let share = (most as f64 / samples.max(1) as f64).min(1.0).powi(3);
         let percent = (share * 100.0).max(1.0) as u64;

@@ -193,6 +193,23 @@ pub(crate) struct TreeState {
     pub(crate) memory_bytes: u64,
     /// Of that, what samples of keys take.
     pub(crate) sample_bytes: u64,
+    /// An index in a file, of which a part is in memory.
+    pub(crate) mapped_index: MappedIndex,
+}
+
+/// An index that is mapped from a file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct MappedIndex {
+    pub(crate) bytes: u64,
+    /// No more of it than this stays in memory: see [`Tree::set_index_memory`].
+    pub(crate) memory_bytes_max: u64,
+}
+
+impl MappedIndex {
+    /// What counts as memory of the tree.
+    pub(crate) fn memory_bytes(self) -> u64 {
+        self.bytes.min(self.memory_bytes_max)
+    }
 }
 
 /// The sizes of a packed memtable.
@@ -405,6 +422,9 @@ pub(crate) trait Tree: Send + Sync {
     /// From now on new work follows these options. The manifest has them already. Work that is under way may end by
     /// the options with which it began.
     fn set_options(&self, options: TreeOptions);
+
+    /// From now on, about so much of an index that is mapped from a file stays in memory at most.
+    fn set_index_memory(&self, _bytes: u64) {}
 
     /// The store is being closed, and nothing changes the tree any more: what the tree derives from its files can be
     /// made durable. If that fails, the next open derives it again.

@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use super::edit::{Body, TableRecord};
 use super::level::Level;
-use super::parameters::Parameters;
 use crate::base::checksum::checksum;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
@@ -29,6 +28,9 @@ use crate::vfs::{Access, SharedMap, Sharing, Vfs};
 /// The words of a region in memory: as many addresses as it may ever need. If the system has not so many, fewer.
 const HEAP_WORDS_MAX: usize = 1 << 33;
 const HEAP_WORDS_MIN: usize = 1 << 13;
+/// As many memtables of the index are in memory at most before the store says how much may be: a quarter of the budget, by
+/// default.
+const MEMTABLES_WHILE_OPENING: u64 = 4;
 /// The file is read in parts of this size before it is mapped.
 const READ_BYTES: usize = 1 << 20;
 
@@ -128,7 +130,7 @@ fn open_file(
     };
     let sharing = map.sharing();
     let region = Arc::new(MappedRegion::new(map));
-    region.set_resident_bytes_max(Parameters::new(&context.options()).index_memory_bytes_max);
+    region.set_resident_bytes_max(MEMTABLES_WHILE_OPENING * context.options().memtable_bytes);
     let file = IndexFile {
         region: Arc::clone(&region),
         files: Arc::clone(files),
@@ -236,6 +238,11 @@ impl IndexFile {
     /// From now on, at most about so much of the file stays in the memory of the process.
     pub(super) fn set_memory_bytes_max(&self, bytes: u64) {
         self.region.set_resident_bytes_max(bytes);
+    }
+
+    /// How much that is; `None` if it takes none of the process's memory.
+    pub(super) fn memory_bytes_max(&self) -> Option<u64> {
+        (!self.region.is_persistent()).then(|| self.region.resident_bytes_max())
     }
 
     /// The number up to which the index has everything, if it is to be trusted.

@@ -64,7 +64,7 @@ use self::summary::Summary;
 use self::version::Version;
 use super::output::pack_table;
 use super::versioned::{Recovered, VersionedKind, VersionedTree};
-use super::{PackSource, PackedBytes, TreeContext, TreeOptions, TreeVersion};
+use super::{MappedIndex, PackSource, PackedBytes, TreeContext, TreeOptions, TreeVersion};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::sync::Mutex;
@@ -205,8 +205,15 @@ impl VersionedKind for Slm {
     }
 
     fn memory_bytes(version: &Version) -> u64 {
-        version.files.tables * 1024
-            + version.own.places.memory_bytes(version.parameters.index_memory_bytes_max)
+        version.files.tables * 1024 + version.own.places.memory_bytes()
+    }
+
+    fn mapped_index(version: &Version) -> MappedIndex {
+        version.own.places.mapped_index()
+    }
+
+    fn set_index_memory(tree: &SlmTree, bytes: u64) {
+        tree.own.places.set_index_memory(bytes);
     }
 }
 
@@ -223,7 +230,6 @@ impl SlmTree {
         let received = received.and_then(|received| {
             if received == Received::Table {
                 places.shrink();
-                places.set_memory_bytes_max(self.version.load().parameters.index_memory_bytes_max);
                 self.look_for_scattered()?;
             }
             Ok(received != Received::All)

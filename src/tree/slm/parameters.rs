@@ -23,9 +23,6 @@ pub(super) const WITHOUT_LEAF_SCANS: OwnOption = OwnOption {
     nearest: |without| without.min(1),
     show: |without| (without != 0).to_string(),
 };
-/// Of an index in a file, as many memtables count as memory of the store at most: a quarter of the budget, by default.
-/// The system drops pages of the file if it needs the memory.
-const INDEX_MEMTABLES_MAX: u64 = 4;
 /// The most tables that one compaction merges.
 const INPUTS_MAX: usize = 8;
 
@@ -36,8 +33,6 @@ pub(in crate::tree) struct Parameters {
     pub(super) inputs_max: usize,
     /// An output of a compaction is cut at this size.
     pub(super) table_bytes: u64,
-    /// The most memory that an index in a file counts as, and keeps mapped for long.
-    pub(super) index_memory_bytes_max: u64,
     /// Leaf scans and range queries name tables that are to be merged.
     pub(super) scans_leaves: bool,
     pub(super) counts_range_reads: bool,
@@ -53,7 +48,6 @@ impl Parameters {
             },
             inputs_max: INPUTS_MAX,
             table_bytes,
-            index_memory_bytes_max: INDEX_MEMTABLES_MAX * options.memtable_bytes.max(1024),
             scans_leaves: options.own.get(&WITHOUT_LEAF_SCANS) == 0,
             counts_range_reads: options.own.get(&WITHOUT_SEEK_COMPACTION) == 0,
         }
@@ -64,7 +58,6 @@ impl Parameters {
             ("live_percent_min", u64::from(self.live_percent_min)),
             ("inputs_max", self.inputs_max as u64),
             ("table_bytes", self.table_bytes),
-            ("index_memory_bytes_max", self.index_memory_bytes_max),
             ("scans_leaves", u64::from(self.scans_leaves)),
             ("counts_range_reads", u64::from(self.counts_range_reads)),
         ])

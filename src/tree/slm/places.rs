@@ -36,6 +36,7 @@ use crate::location_index::{
     versions_max,
 };
 use crate::table::{KeyList, Table};
+use crate::tree::MappedIndex;
 use crate::tree::description::{GroupDescription, named};
 
 /// A key, and its versions.
@@ -541,12 +542,21 @@ impl Places {
         GroupDescription { label, id, files: Vec::new(), counts }
     }
 
-    /// Memory of the index: that of its file counts as so much at most.
-    pub(super) fn memory_bytes(&self, file_bytes_max: u64) -> u64 {
+    /// Memory of what is pending, and of an index that is not in a file.
+    pub(super) fn memory_bytes(&self) -> u64 {
         let state = self.state.load();
         let pending: usize = state.pending.iter().map(|it| it.keys.memory_bytes()).sum();
-        let max = self.file.as_ref().map_or(u64::MAX, |_| file_bytes_max);
-        self.index_bytes().min(max) + pending as u64
+        let index = if self.file.is_some() { 0 } else { self.index_bytes() };
+        index + pending as u64
+    }
+
+    /// The index, if it is in a file.
+    pub(super) fn mapped_index(&self) -> MappedIndex {
+        let max = self.file.as_ref().and_then(IndexFile::memory_bytes_max);
+        max.map_or_else(MappedIndex::default, |memory_bytes_max| MappedIndex {
+            bytes: self.index_bytes(),
+            memory_bytes_max,
+        })
     }
 
     fn index_bytes(&self) -> u64 {
@@ -581,7 +591,7 @@ impl Places {
     }
 
     /// From now on, at most about so much of the index's file stays in the memory of the process.
-    pub(super) fn set_memory_bytes_max(&self, bytes: u64) {
+    pub(super) fn set_index_memory(&self, bytes: u64) {
         if let Some(file) = &self.file {
             file.set_memory_bytes_max(bytes);
         }

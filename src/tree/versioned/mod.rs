@@ -61,8 +61,8 @@ use super::dead_blobs::{BlobUse, collected, collected_gain};
 use super::live::LiveKeys;
 use super::space::Space;
 use super::{
-    ChangeLock, Helpers, PackSource, Packed, PackedBytes, Tree, TreeContext, TreeOptions,
-    TreeState, TreeVersion,
+    ChangeLock, Helpers, MappedIndex, PackSource, Packed, PackedBytes, Tree, TreeContext,
+    TreeOptions, TreeState, TreeVersion,
 };
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
@@ -216,8 +216,16 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
         (0, 0)
     }
 
-    /// Memory that nodes and open files use, without samples of keys.
+    /// Memory that nodes and open files use, without samples of keys and a mapped index.
     fn memory_bytes(version: &Version<Self>) -> u64;
+
+    /// An index that is mapped from a file.
+    fn mapped_index(_version: &Version<Self>) -> MappedIndex {
+        MappedIndex::default()
+    }
+
+    /// See [`Tree::set_index_memory`].
+    fn set_index_memory(_tree: &VersionedTree<Self>, _bytes: u64) {}
 }
 
 /// How data moves in a kind of versioned tree: the kind's `change`.
@@ -703,6 +711,7 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
     fn state(&self) -> TreeState {
         let version = self.version.load();
         let Version { files, live, .. } = &**version;
+        let mapped_index = K::mapped_index(&version);
         TreeState {
             backlog: self.backlog(0),
             compaction_pending_bytes: K::pending_bytes(&version),
@@ -712,8 +721,11 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
             live_bytes: version.live_bytes(),
             live_keys: live.keys,
             superseding_share: live.superseding_share,
-            memory_bytes: K::memory_bytes(&version) + version.sample_bytes(),
+            memory_bytes: K::memory_bytes(&version)
+                + version.sample_bytes()
+                + mapped_index.memory_bytes(),
             sample_bytes: version.sample_bytes(),
+            mapped_index,
         }
     }
 
@@ -742,6 +754,10 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
                 _ => return,
             }
         }
+    }
+
+    fn set_index_memory(&self, bytes: u64) {
+        K::set_index_memory(self, bytes);
     }
 
     fn closing(&self) {
