@@ -61,6 +61,7 @@ const ROWS: &[Row] = &[
     Row { name: "pinned_one", budget: 32 * MIB, own_bytes: 0, run: scans_of_one_level_meanwhile },
     Row { name: "keys", budget: 64 * MIB, own_bytes: 0, run: short_keys_alone },
     Row { name: "index", budget: 8 * MIB, own_bytes: 0, run: reads_of_all_of_a_large_index },
+    Row { name: "indexes", budget: 32 * MIB, own_bytes: 0, run: reads_of_several_large_indexes },
     Row { name: "iterators", budget: 16 * MIB, own_bytes: ITERATORS * 1024, run: more_iterators },
 ];
 
@@ -359,6 +360,31 @@ fn reads_of_all_of_a_large_index(db: &Database) {
         }
         scope.spawn(|| assert_eq!(keyspace.iter().count() as u64, KEYS));
     });
+}
+
+/// Six indexes, of which each is half as large as the budget, also of keyspaces that have been dropped. Each had a quarter of
+/// the budget for itself.
+fn reads_of_several_large_indexes(db: &Database) {
+    const KEYS: u64 = 120_000;
+    let key = |number: u64| format!("{:060}", number * 7919 % KEYS);
+    let made = |name: &str| {
+        let keyspace = db.keyspace(name, KeyspaceOptions::slm()).unwrap();
+        (0..KEYS).for_each(|number| keyspace.put(key(number), b"v").unwrap());
+        keyspace
+    };
+    let read = |keyspaces: &[Keyspace]| {
+        for number in 0..KEYS {
+            let mut all = keyspaces.iter();
+            assert!(all.all(|keyspace| keyspace.contains_key(key(number * 31)).unwrap()));
+        }
+    };
+    let mut keyspaces: Vec<Keyspace> = (0..4).map(|at| made(&format!("items{at}"))).collect();
+    read(&keyspaces);
+    let gone = keyspaces.split_off(1);
+    gone.iter().for_each(|keyspace| db.drop_keyspace(keyspace.name()).unwrap());
+    keyspaces.extend((4..6).map(|at| made(&format!("items{at}"))));
+    read(&keyspaces);
+    drop(gone);
 }
 
 /// A merge keeps eight bytes of each key in memory. Of small pairs that was more than a job's part of the budget: 103 to 106

@@ -323,6 +323,7 @@ impl Database {
         // No memtable is incorporated until the drop has succeeded or failed: the memtables of a
         // dropped keyspace are discarded.
         store.while_incorporating_alone(|| self.drop_alone(name, &keyspace))?;
+        keyspace.tree.trim_index();
         // Without that record the keyspace would be back, and nothing else tells that it has gone.
         store.manifest.confirm_end();
         Ok(())
@@ -360,6 +361,9 @@ impl Database {
             keyspace.leave_for_good();
             keyspace.log.iter().for_each(|log| store.journal.detach(log));
             keyspace.forget_memtables();
+            // Whoever has a handle keeps the tree.
+            keyspace.tree.set_index_memory(0);
+            store.divide_memory();
             store.update_backlog();
         }
         result

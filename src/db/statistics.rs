@@ -136,7 +136,7 @@ pub struct Statistics {
     /// Memory of values that [`Slice`](crate::Slice)s keep after the cache has evicted them, in bytes. It is not a part of
     /// the budget.
     pub memory_kept: u64,
-    /// Memory of trunks, table handles and remembered gaps, in bytes (estimate).
+    /// Memory of trunks, table handles and remembered gaps, and what mapped indexes may have, in bytes (estimate).
     pub memory_trees: u64,
     /// Memory of open iterators including their cursors, in bytes.
     pub memory_iterators: u64,

@@ -44,13 +44,13 @@ impl MappedRegion {
         self.map.sync()
     }
 
-    /// From now on, at most about so much of the region stays in the memory of the process ([`Residency`]). The other words
-    /// stay in the file, and come back when they are used.
+    /// From now on, at most about so much of the region may stay in the memory of the process ([`Residency`]). What is there
+    /// beyond that goes when more comes, or with [`MappedRegion::trim`]. The other words stay in the file, and come back when
+    /// they are used.
     pub(crate) fn set_resident_bytes_max(&self, bytes: u64) {
         // It is not memory of the process then.
         let bytes = if self.map.is_persistent() { u64::MAX } else { bytes };
         self.residency.set_bytes_max(bytes);
-        self.trim();
     }
 
     /// How much that is.
@@ -64,8 +64,16 @@ impl MappedRegion {
         self.residency.bytes()
     }
 
+    /// Takes what is beyond the limit out of memory, until there is some room.
+    #[inline]
+    pub(crate) fn trim(&self) {
+        if self.residency.is_over() {
+            self.unmap();
+        }
+    }
+
     #[cold]
-    fn trim(&self) {
+    fn unmap(&self) {
         let before = self.before_bytes;
         self.residency.trim(before + self.map.bytes(), |range| {
             self.map.release(range.start.saturating_sub(before)..range.end - before);
@@ -93,7 +101,7 @@ impl Region for MappedRegion {
     fn used(&self, word: usize) {
         let at = self.before_bytes + word * WORD_BYTES;
         if self.residency.count(at) && self.residency.is_over() {
-            self.trim();
+            self.unmap();
             // It may have been among those that went.
             self.residency.count(at);
         }
@@ -143,6 +151,7 @@ mod tests {
         assert_eq!(region.words().len(), 16384);
         region.store(16383, 5);
         region.set_resident_bytes_max(0);
+        region.trim();
         assert_eq!(region.resident_bytes(), 64 << 10);
         assert_eq!(region.words()[16383].load(Ordering::Relaxed), 5);
         region.sync().unwrap();

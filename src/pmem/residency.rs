@@ -111,6 +111,7 @@ impl Residency {
         }
         let count = bytes.div_ceil(GROUP_BYTES);
         for _ in 0..count {
+            let parts_max = self.parts_max.load(Ordering::Relaxed);
             if self.parts.load(Ordering::Relaxed) <= parts_max - parts_max / 8 {
                 break;
             }
@@ -154,6 +155,7 @@ mod tests {
         assert!(!residency.count(39 * MIB));
         // Some may stay in any case.
         residency.set_bytes_max(0);
+        assert!(residency.bytes() > MIB as u64);
         residency.trim(40 * MIB, |_| ());
         assert!(residency.bytes() <= MIB as u64);
     }

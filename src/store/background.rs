@@ -303,7 +303,7 @@ impl Job for TreeJob {
         if !self.has_buffers {
             self.store.begin_buffers();
             self.has_buffers = true;
-            self.memory_bytes = self.keyspace.tree.state().memory_bytes;
+            self.memory_bytes = self.keyspace.tree.state().whole_memory_bytes();
         }
         let step = self.job.step();
         self.store.report_operator_panic(&self.keyspace);
@@ -316,8 +316,11 @@ impl Job for TreeJob {
             Ok(step) => {
                 if *step == Step::Done {
                     self.store.work_done.fetch_add(1, Ordering::AcqRel);
-                    let memory_bytes = self.keyspace.tree.state().memory_bytes;
+                    let state = self.keyspace.tree.state();
+                    let memory_bytes = state.whole_memory_bytes();
                     self.store.note_smaller_tree(self.memory_bytes.saturating_sub(memory_bytes));
+                    self.store.note_index(&self.keyspace, state.mapped_index);
+                    self.store.trim_indexes();
                 }
                 return Ok(*step);
             }

@@ -183,6 +183,7 @@ impl Store {
                 !keyspace.is_dropped() && read.frozen.last().is_some_and(|oldest| oldest.is_built())
             };
             if !self.all_keyspaces().iter().any(is_due) {
+                self.trim_indexes();
                 return;
             }
         }

@@ -618,6 +618,7 @@ fn open_locked(
         next_keyspace_id: AtomicU32::new(recovered.next_keyspace_id.0.max(1)),
         keyspace_changes: AtomicU64::new(0),
         smaller_trees_bytes: AtomicU64::new(0),
+        grown_indexes_bytes: AtomicU64::new(0),
         key_locks: KeyLocks::default(),
         closed: AtomicBool::new(false),
         closing: Mutex::default(),

@@ -17,6 +17,7 @@ use super::store::{Store, WAIT_MAX};
 use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::Ordering;
+use crate::tree::MappedIndex;
 
 /// Samples of keys should not use more than this part of the budget and these bytes.
 const SAMPLES_PART: u64 = 32;
@@ -24,6 +25,8 @@ const SAMPLES_PART: u64 = 32;
 /// if something else has grown meanwhile.
 const SMALLER_PART: u64 = 32;
 const SAMPLES_BYTES_MIN: u64 = 1 << 20;
+/// When an index has grown by this part of the budget, memory is divided anew.
+const INDEX_GROWTH_PART: u64 = 32;
 
 impl Store {
     /// Returns true if all memtables together exceed their share, or will exceed what is left of it with a batch that needs
@@ -141,6 +144,12 @@ impl Store {
     /// Gives the page cache the memory that memtables and trees do not need. Memtables keep what they have once used, for
     /// the next burst of writes, until the store rests (`rest`).
     pub(crate) fn share_memory(&self) {
+        self.divide_memory();
+        self.trim_indexes();
+    }
+
+    /// The same for a caller that takes nothing out of memory himself, as that takes long: somebody else does so soon.
+    pub(crate) fn divide_memory(&self) {
         self.share_memory_while(|| ());
     }
 
@@ -169,9 +178,28 @@ impl Store {
         }
     }
 
+    /// Notes that the index of a keyspace has so many bytes. If all have grown by much since memory was divided, it is divided
+    /// anew.
+    pub(super) fn note_index(&self, keyspace: &KeyspaceState, index: MappedIndex) {
+        let noted = &keyspace.counters.noted_index_bytes;
+        let before = noted.fetch_max(index.bytes, Ordering::Relaxed);
+        let grown = index.bytes.saturating_sub(before);
+        let worth = self.sizes.memory_budget / INDEX_GROWTH_PART;
+        if grown > 0
+            && self.grown_indexes_bytes.fetch_add(grown, Ordering::Relaxed) + grown >= worth
+        {
+            self.share_memory();
+        }
+    }
+
+    /// Takes what indexes have beyond what they may have out of memory.
+    pub(super) fn trim_indexes(&self) {
+        self.all_keyspaces().iter().for_each(|keyspace| keyspace.tree.trim_index());
+    }
+
     /// Memory used by trees, while `others` is used beside them and the page cache. If their samples exceed their part, fewer
-    /// keys are sampled from now on: an eighth for twice the part. (Tables keep their samples until they are merged.) Mapped
-    /// indexes share what is left, by their sizes.
+    /// keys are sampled from now on: an eighth for twice the part. (Tables keep their samples until they are merged.) Also
+    /// says how much of each mapped index may be in memory.
     fn trees_bytes(&self, others: u64) -> u64 {
         let keyspaces = self.keyspaces.read();
         let (mut bytes, mut samples, mut indexes) = (0, 0, Vec::new());
@@ -181,15 +209,18 @@ impl Store {
             bytes += keyspace.gaps.memory_bytes();
             samples += state.sample_bytes;
             if state.mapped_index.bytes > 0 {
-                indexes.push((keyspace, state.mapped_index.bytes));
+                indexes.push((keyspace, state.mapped_index));
             }
         }
-        let all: u64 = indexes.iter().map(|(_, bytes)| bytes).sum();
-        let indexes_max = self.sizes.indexes_bytes_max(others + bytes);
-        for (keyspace, index_bytes) in indexes {
-            let part = index_bytes as f64 / all as f64;
-            keyspace.tree.set_index_memory((indexes_max as f64 * part) as u64);
-            bytes += keyspace.tree.state().mapped_index.memory_bytes();
+        let sizes: Vec<u64> = indexes.iter().map(|(_, index)| index.bytes).collect();
+        let each_max = fair_share(sizes, self.sizes.indexes_bytes_max(others + bytes));
+        self.grown_indexes_bytes.store(0, Ordering::Relaxed);
+        for (keyspace, mut index) in indexes {
+            if let Some(bytes) = changed_limit(index.memory_bytes_max, each_max) {
+                index.memory_bytes_max = keyspace.tree.set_index_memory(bytes);
+            }
+            keyspace.counters.noted_index_bytes.store(index.bytes, Ordering::Relaxed);
+            bytes += index.memory_bytes();
         }
         let most = self.sizes.memory_budget / SAMPLES_PART + SAMPLES_BYTES_MIN;
         let share = (most as f64 / samples.max(1) as f64).min(1.0).powi(3);
@@ -210,5 +241,56 @@ impl Store {
         }
         let left = self.sizes.memtables_bytes_max.saturating_sub(active).max(1);
         in_use.saturating_sub(active) as f64 / left as f64
+    }
+}
+
+/// The limit of an index that should have so much, if it changes. It is a step of a fifth to a quarter, and it is raised only
+/// by more than one: what is taken out of memory has to come back.
+fn changed_limit(present: u64, wanted: u64) -> Option<u64> {
+    let step = 1 << wanted.max(4).ilog2().saturating_sub(2);
+    let wanted = wanted / step * step;
+    (wanted < present || wanted > present.saturating_add(present / 4)).then_some(wanted)
+}
+
+/// How much each may have, so that all together have no more than `room`: those that want less leave the rest to others.
+fn fair_share(mut wanted: Vec<u64>, room: u64) -> u64 {
+    wanted.sort_unstable();
+    let mut left = room;
+    for (at, bytes) in wanted.iter().enumerate() {
+        let each = left / (wanted.len() - at) as u64;
+        if *bytes > each {
+            return each;
+        }
+        left -= bytes;
+    }
+    room
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_lowered_in_steps_and_raised_by_more_than_one() {
+        assert_eq!(changed_limit(0, 1000), Some(896));
+        for (wanted, limit) in [(1000, None), (1023, None), (1279, None), (895, Some(768))] {
+            assert_eq!(changed_limit(896, wanted), limit, "{wanted}");
+        }
+        assert_eq!(changed_limit(768, 1000), None);
+        assert_eq!(changed_limit(768, 1024), Some(1024));
+        assert_eq!(changed_limit(5, 0), Some(0));
+        assert_eq!(changed_limit(u64::MAX, 100), Some(96));
+        assert_eq!(changed_limit(0, u64::MAX), Some(7 << 61));
+    }
+
+    #[test]
+    fn small_ones_have_what_they_want_and_large_ones_share_the_rest() {
+        assert_eq!(fair_share(vec![], 100), 100);
+        assert_eq!(fair_share(vec![30], 100), 100);
+        assert_eq!(fair_share(vec![300], 100), 100);
+        assert_eq!(fair_share(vec![300, 10], 100), 90);
+        assert_eq!(fair_share(vec![300, 10, 200, 20], 100), 35);
+        assert_eq!(fair_share(vec![50, 50], 100), 100);
+        assert_eq!(fair_share(vec![u64::MAX / 2; 2], 100), 50);
     }
 }

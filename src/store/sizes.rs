@@ -27,11 +27,11 @@ const SEGMENTS_PART: u64 = 16;
 /// milliseconds, which is about how long that takes.
 const USEFUL_SEGMENT_BYTES: u64 = 1 << 20;
 const SEGMENT_BYTES_MIN: u64 = 8 << 10;
-/// Mapped indexes have at least this part of the budget, and what they have more changes in so many steps: what they lose
-/// is unmapped, and has to be mapped anew.
-const INDEXES_PART: u64 = 4;
-const INDEX_STEPS: u64 = 16;
 const SEGMENT_BYTES_MAX: u64 = 16 << 20;
+/// Mapped indexes may have this part of the budget as long as the page cache has its least size.
+const INDEXES_PART: u64 = 4;
+/// And this part in any case.
+const INDEXES_PART_MIN: u64 = 16;
 
 /// A part of the page cache with a lock of its own has at least so much, also when the cache has least, so that values
 /// of up to 2 MiB are cached and its memory is in large pages.
@@ -205,14 +205,17 @@ impl Sizes {
         self.memory_budget.saturating_sub(used).max(self.cache_bytes_min())
     }
 
-    /// What mapped indexes of all trees may have in memory, while the rest of the store but the page cache uses so much: what
-    /// that leaves, but for a page cache of twice its least size. A page of an index has the places of about a hundred keys,
-    /// and is worth more than one of data.
+    /// What mapped indexes of all trees may have in memory, while the rest of the store but the page cache uses so much: half
+    /// of what that leaves. (A page of an index has the places of about a hundred keys. But it is not known whether anybody
+    /// reads the index.)
     pub(crate) fn indexes_bytes_max(&self, used_bytes: u64) -> u64 {
-        let cache = self.cache_bytes_chosen.unwrap_or(2 * self.cache_bytes_min());
-        let left = self.memory_budget.saturating_sub(used_bytes + cache);
-        let step = (self.memory_budget / INDEX_STEPS).max(1);
-        (left / step * step).max(self.memory_budget / INDEXES_PART)
+        let left = self.memory_budget.saturating_sub(used_bytes);
+        let room = left.saturating_sub(self.cache_bytes_min());
+        let wanted = match self.cache_bytes_chosen {
+            None => (left / 2).max(self.memory_budget / INDEXES_PART),
+            Some(_) => room,
+        };
+        wanted.min(room).max(self.memory_budget / INDEXES_PART_MIN)
     }
 
     /// What the page cache has at least.

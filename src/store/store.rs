@@ -122,6 +122,8 @@ pub(crate) struct Store {
     pub(crate) job_memory: JobMemory,
     /// What trees have got smaller since the page cache's share was computed for that.
     pub(crate) smaller_trees_bytes: AtomicU64,
+    /// What mapped indexes have grown by since the same.
+    pub(crate) grown_indexes_bytes: AtomicU64,
     /// The page cache's present share, in bytes. Locked while it is computed and applied.
     pub(crate) cache_share: Mutex<u64>,
     /// Bytes per second that background work has incorporated recently, as bits of an `f64`.
@@ -278,7 +280,7 @@ impl Store {
                 }
                 last
             });
-            self.share_memory();
+            self.divide_memory();
             self.update_backlog();
             self.executor.notify();
             seqno

@@ -128,6 +128,8 @@ pub(crate) struct TreeCounters {
     pub(crate) sample_times: AtomicU64,
     /// For what part of the keys that would be sampled there is memory, in percent; 0: for all.
     pub(crate) sample_percent: AtomicU64,
+    /// Bytes of the mapped index that the store knows of.
+    pub(crate) noted_index_bytes: AtomicU64,
 }
 
 impl TreeCounters {
@@ -195,6 +197,13 @@ pub(crate) struct TreeState {
     pub(crate) sample_bytes: u64,
     /// An index in a file, of which a part is in memory.
     pub(crate) mapped_index: MappedIndex,
+}
+
+impl TreeState {
+    /// Memory that the tree uses, with all of its index. It does not depend on what else there is.
+    pub(crate) fn whole_memory_bytes(&self) -> u64 {
+        self.memory_bytes - self.mapped_index.memory_bytes() + self.mapped_index.bytes
+    }
 }
 
 /// An index that is mapped from a file.
@@ -423,8 +432,14 @@ pub(crate) trait Tree: Send + Sync {
     /// the options with which it began.
     fn set_options(&self, options: TreeOptions);
 
-    /// From now on, about so much of an index that is mapped from a file stays in memory at most.
-    fn set_index_memory(&self, _bytes: u64) {}
+    /// From now on, about so much of an index that is mapped from a file may stay in memory at most; more, if that is little.
+    /// Returns how much. What is there beyond that goes when more comes, or with [`Tree::trim_index`].
+    fn set_index_memory(&self, bytes: u64) -> u64 {
+        bytes
+    }
+
+    /// Takes what is beyond that out of memory.
+    fn trim_index(&self) {}
 
     /// The store is being closed, and nothing changes the tree any more: what the tree derives from its files can be
     /// made durable. If that fails, the next open derives it again.

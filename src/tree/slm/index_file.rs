@@ -28,9 +28,6 @@ use crate::vfs::{Access, SharedMap, Sharing, Vfs};
 /// The words of a region in memory: as many addresses as it may ever need. If the system has not so many, fewer.
 const HEAP_WORDS_MAX: usize = 1 << 33;
 const HEAP_WORDS_MIN: usize = 1 << 13;
-/// As many memtables of the index are in memory at most before the store says how much may be: a quarter of the budget, by
-/// default.
-const MEMTABLES_WHILE_OPENING: u64 = 4;
 /// The file is read in parts of this size before it is mapped.
 const READ_BYTES: usize = 1 << 20;
 
@@ -130,7 +127,10 @@ fn open_file(
     };
     let sharing = map.sharing();
     let region = Arc::new(MappedRegion::new(map));
-    region.set_resident_bytes_max(MEMTABLES_WHILE_OPENING * context.options().memtable_bytes);
+    // Whoever opens it goes through it in order: until the store divides its memory, as little as possible stays.
+    if sharing == Sharing::Shared {
+        region.set_resident_bytes_max(0);
+    }
     let file = IndexFile {
         region: Arc::clone(&region),
         files: Arc::clone(files),
@@ -235,12 +235,21 @@ impl IndexFile {
         }
     }
 
-    /// From now on, at most about so much of the file stays in the memory of the process.
-    pub(super) fn set_memory_bytes_max(&self, bytes: u64) {
-        self.region.set_resident_bytes_max(bytes);
+    /// From now on, at most about so much of the file may stay in the memory of the process. Returns how much.
+    pub(super) fn set_memory_bytes_max(&self, bytes: u64) -> u64 {
+        // Nothing can be taken out of a private map.
+        if self.sharing == Sharing::Shared {
+            self.region.set_resident_bytes_max(bytes);
+        }
+        self.region.resident_bytes_max()
     }
 
-    /// How much that is; `None` if it takes none of the process's memory.
+    /// Takes what is beyond that out of memory.
+    pub(super) fn trim_memory(&self) {
+        self.region.trim();
+    }
+
+    /// How much may stay; `None` if it takes none of the process's memory.
     pub(super) fn memory_bytes_max(&self) -> Option<u64> {
         (!self.region.is_persistent()).then(|| self.region.resident_bytes_max())
     }

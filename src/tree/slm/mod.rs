@@ -212,8 +212,12 @@ impl VersionedKind for Slm {
         version.own.places.mapped_index()
     }
 
-    fn set_index_memory(tree: &SlmTree, bytes: u64) {
-        tree.own.places.set_index_memory(bytes);
+    fn set_index_memory(tree: &SlmTree, bytes: u64) -> u64 {
+        tree.own.places.set_index_memory(bytes)
+    }
+
+    fn trim_index(tree: &SlmTree) {
+        tree.own.places.trim_index();
     }
 }
 

@@ -445,6 +445,8 @@ impl Places {
     /// # Errors
     /// `Io` if the index was closed, and cannot be known not to be.
     pub(super) fn write(&self) -> Result<Writing<'_>> {
+        // What is written stays in memory until somebody does this.
+        self.trim_index();
         let writing = self.index.write();
         self.file.iter().try_for_each(IndexFile::changing)?;
         Ok(writing)
@@ -590,11 +592,13 @@ impl Places {
         }
     }
 
-    /// From now on, at most about so much of the index's file stays in the memory of the process.
-    pub(super) fn set_index_memory(&self, bytes: u64) {
-        if let Some(file) = &self.file {
-            file.set_memory_bytes_max(bytes);
-        }
+    /// See [`Tree::set_index_memory`](crate::tree::Tree::set_index_memory).
+    pub(super) fn set_index_memory(&self, bytes: u64) -> u64 {
+        self.file.as_ref().map_or(bytes, |file| file.set_memory_bytes_max(bytes))
+    }
+
+    pub(super) fn trim_index(&self) {
+        self.file.iter().for_each(IndexFile::trim_memory);
     }
 }
 

@@ -225,7 +225,12 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
     }
 
     /// See [`Tree::set_index_memory`].
-    fn set_index_memory(_tree: &VersionedTree<Self>, _bytes: u64) {}
+    fn set_index_memory(_tree: &VersionedTree<Self>, bytes: u64) -> u64 {
+        bytes
+    }
+
+    /// See [`Tree::trim_index`].
+    fn trim_index(_tree: &VersionedTree<Self>) {}
 }
 
 /// How data moves in a kind of versioned tree: the kind's `change`.
@@ -756,8 +761,12 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
         }
     }
 
-    fn set_index_memory(&self, bytes: u64) {
-        K::set_index_memory(self, bytes);
+    fn set_index_memory(&self, bytes: u64) -> u64 {
+        K::set_index_memory(self, bytes)
+    }
+
+    fn trim_index(&self) {
+        K::trim_index(self);
     }
 
     fn closing(&self) {
