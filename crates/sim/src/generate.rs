@@ -246,7 +246,7 @@ impl Generator {
                 range: self.range(),
                 view: self.view(),
                 direction: self.direction(),
-                count: [3, 10, 40][self.random.below(3)],
+                count: [3, 10, 40][self.random.below(3)] * self.habit.scan_times(self.purpose),
             },
             Deed::CompareAll => Action::CompareAll,
             Deed::Checkpoint => Action::Checkpoint { compare: self.purpose == Purpose::Compare },
@@ -409,6 +409,14 @@ impl Generator {
 }
 
 impl Habit {
+    /// How many times as long scans are: where there are enough keys, some are so long that trees read differently.
+    fn scan_times(self, purpose: Purpose) -> u16 {
+        match (self, purpose) {
+            (Habit::Append | Habit::Scan, Purpose::Compare) => 10,
+            _ => 1,
+        }
+    }
+
     fn changed(self, deed: Deed, weight: usize) -> usize {
         let reads = matches!(deed, Deed::Get | Deed::MultiGet | Deed::Scan);
         match (self, deed) {

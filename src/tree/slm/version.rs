@@ -112,6 +112,10 @@ impl Version {
             let Ok(next) = places.leaf(LeafAt::Key(from)) else { break };
             leaf = next;
             upper = leaf.upper.take();
+            if planted(Bug::SlmLaterLeafLeftOut) {
+                leaf.entries = Default::default();
+                wanted = 0;
+            }
         }
         // What was pending may have been merged by now.
         if !places.covers(&state, snapshot) || !places.are_pending(pending) {

@@ -1,7 +1,7 @@
 //! The rounds: the order in which engines work.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::Found;
@@ -120,7 +120,7 @@ impl Rounds<'_> {
         Cgroup::new(&name, self.run.limit_bytes.unwrap_or(u64::MAX))
     }
 
-    fn measure_device(&mut self, dir: &std::path::Path, round: u64) -> Result<(), String> {
+    fn measure_device(&mut self, dir: &Path, round: u64) -> Result<(), String> {
         if self.run.device_file_bytes == 0 {
             return Ok(());
         }
@@ -167,9 +167,11 @@ impl Rounds<'_> {
             Some(running) => running.run(workload.name()),
             None => Err("it is not open".to_string()),
         };
-        let outcome = match outcome {
-            Ok(measurement) if workload.shape == Shape::Reopen => self.reopen(lane, measurement),
-            other => other,
+        let outcome = match (outcome, workload.shape) {
+            (Ok(measurement), Shape::Reopen { rebuilds }) => {
+                self.reopen(lane, measurement, rebuilds)
+            }
+            (other, _) => other,
         };
         match outcome {
             Ok(mut measurement) => {
@@ -218,10 +220,18 @@ impl Rounds<'_> {
     }
 
     /// Kills the engine's process and opens the store in another.
-    fn reopen(&mut self, lane: &mut Lane, mut found: Measurement) -> Result<Measurement, String> {
+    fn reopen(
+        &mut self,
+        lane: &mut Lane,
+        mut found: Measurement,
+        rebuilds: bool,
+    ) -> Result<Measurement, String> {
         let Some(running) = lane.running.take() else { return Ok(found) };
         let contents = running.contents;
         running.kill();
+        if rebuilds {
+            remove_indexes(&lane.plan.dir)?;
+        }
         self.open(lane, contents)?;
         if let Some(running) = lane.running.as_mut() {
             found.open_seconds = Some(running.open_seconds);
@@ -231,4 +241,16 @@ impl Rounds<'_> {
         }
         Ok(found)
     }
+}
+
+/// Removes what Spinney makes anew from the other files of a store, which is not open.
+fn remove_indexes(dir: &Path) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", dir.display());
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|extension| extension == "index") {
+            fs::remove_file(&path).map_err(failed)?;
+        }
+    }
+    Ok(())
 }

@@ -48,6 +48,7 @@ pub fn workload(name: &str) -> String {
         "sync" => "durable insert".to_string(),
         "cached" => "random get, all data read before".to_string(),
         "reopen" => "insert before a kill".to_string(),
+        "rebuild" => "insert before a power loss".to_string(),
         _ => match (number("scan"), number("multiget"), number("local")) {
             (Some(1), ..) => "scan of 1 pair".to_string(),
             (Some(pairs), ..) => format!("scan of {} pairs", grouped(pairs)),
@@ -75,7 +76,9 @@ pub fn workload(name: &str) -> String {
 pub fn rate_unit(workload: &str) -> &'static str {
     let base = workload.split(['@', ':']).next().unwrap_or_default();
     match base.trim_end_matches(|c: char| c.is_ascii_digit()) {
-        "load" | "reload" | "local" | "sustained" | "sync" | "reopen" => "inserts per second",
+        "load" | "reload" | "local" | "sustained" | "sync" | "reopen" | "rebuild" => {
+            "inserts per second"
+        }
         "get" | "getabsent" | "cached" | "readwhilewriting" => "gets per second",
         "multiget" => "keys per second",
         "scan" => "scans per second",

@@ -106,7 +106,10 @@ pub enum Shape {
     /// Every pair in key order, by each thread.
     FullScan,
     /// Inserts, death of the process, and a new one that opens the store.
-    Reopen,
+    Reopen {
+        /// Files that can be made from others are gone: a power loss makes them useless.
+        rebuilds: bool,
+    },
     /// Deletes and overwrites, each record at most once; then every key is read.
     Aged,
 }
@@ -156,7 +159,8 @@ updates: zipfian, uniform, latest or sequential, as in get:zipfian@8):
   sustained               inserts for --seconds; watch latency and timeline
   sync                    inserts, each surviving power loss (sync@1,sync@4,sync@16)
   cached                  reads every record once, then measures reads
-  reopen                  inserts, kill -9, and the time to open the store again";
+  reopen                  inserts, kill -9, and the time to open the store again
+  rebuild                 the same without the index of slm, as after a power loss";
 
 impl Workload {
     /// Its name, threads included if they were given.
@@ -177,7 +181,7 @@ impl Workload {
     /// The property that it needs and not every engine has.
     pub fn needs(&self) -> Option<Need> {
         match (self.shape, self.durability) {
-            (Shape::Reopen, _) => Some(Need::Recovery),
+            (Shape::Reopen { .. }, _) => Some(Need::Recovery),
             (_, Durability::Sync) => Some(Need::Sync),
             _ => None,
         }
@@ -264,8 +268,8 @@ impl FromStr for Workload {
                 (shape, amount) = (Shape::FullScan, Amount::Records);
                 (vec![(Step, 100)], Sequential)
             }
-            "reopen" => {
-                shape = Shape::Reopen;
+            "reopen" | "rebuild" => {
+                shape = Shape::Reopen { rebuilds: base == "rebuild" };
                 (vec![(Insert, 100)], Sequential)
             }
             _ => match (number("scan"), number("multiget"), number("local")) {
@@ -324,7 +328,7 @@ mod tests {
     fn every_name_is_known_and_every_mix_is_whole() {
         let names = "load reload fillrandom fillseq local30 a b c d e f get readrandom getabsent readmissing \
                      scan1 scan100000 seekrandom fullscan readseq multiget multiget8 multireadrandom \
-                     overwrite deleterandom insertifabsent readwhilewriting space aged sustained sync cached reopen \
+                     overwrite deleterandom insertifabsent readwhilewriting space aged sustained sync cached reopen rebuild \
                      get:zipfian c:uniform@8 scan50:latest@2";
         for name in names.split_whitespace() {
             let workload = named(name);

@@ -222,7 +222,7 @@ impl Store {
                     worker.run(share(operations, thread as u64, threads as u64))
                 })?;
             let worked = Readings::now(&self.plan.dir);
-            if workload.writes() && workload.shape != Shape::Reopen {
+            if workload.writes() && !matches!(workload.shape, Shape::Reopen { .. }) {
                 self.engine.settle()?;
             }
             Ok((measured, writer, begun, worked, Readings::now(&self.plan.dir)))
