@@ -493,6 +493,101 @@ fn copy_dir(from: &MemoryVfs, dir: &str, to: &MemoryVfs, new_dir: &str) {
     }
 }
 
+/// The names and contents of a directory's files.
+fn everything(vfs: &MemoryVfs, dir: &str) -> Vec<(String, Vec<u8>)> {
+    let names = files(vfs, Path::new(dir)).into_iter().map(|(name, _)| name);
+    names.map(|name| (name.clone(), contents(vfs, &Path::new(dir).join(name)))).collect()
+}
+
+/// What there is after a backup from before the store had persistent memory has been restored: the store of that time,
+/// and a memory with commits that have come since.
+fn restored(openings: u32) -> MemoryVfs {
+    let vfs = MemoryVfs::new();
+    drop(builder(&vfs, STORE).journal_shards(1).open().unwrap());
+    let restored = copy(&vfs, Path::new(STORE));
+    let mut db = with_memory(&vfs).journal_shards(1).open().unwrap();
+    for _ in 1..openings {
+        drop(db);
+        db = with_memory(&vfs).journal_shards(1).open().unwrap();
+    }
+    let items = db.keyspace("items", KeyspaceOptions::new(TreeKind::default())).unwrap();
+    for key in ["a0", "a1", "a2"] {
+        let mut batch = db.batch().durability(Durability::Sync);
+        batch.put(&items, key, "memory");
+        batch.commit().unwrap();
+    }
+    copy_dir(&vfs, MEMORY, &restored, MEMORY);
+    restored
+}
+
+/// A store that had been restored from a backup, and had gone on without the memory that it had got since, took that
+/// memory if it was named. It removed the journal there, or read it in place of its own of the same epoch. Without the
+/// repair, each opening with the memory succeeds.
+#[test]
+fn a_store_that_went_on_without_the_memory_does_not_take_it() {
+    for is_reopened in [false, true] {
+        let vfs = restored(1);
+        let mut db = builder(&vfs, STORE).journal_shards(1).open().unwrap();
+        fill(&db, TreeKind::default(), 0..5);
+        if is_reopened {
+            db.existing_keyspace("items").unwrap().flush().unwrap();
+            drop(db);
+            db = builder(&vfs, STORE).journal_shards(1).open().unwrap();
+        }
+        drop(db);
+        let [of_store, of_memory] = [STORE, MEMORY].map(|dir| everything(&vfs, dir));
+        for salvage in [false, true] {
+            assert_conflict(with_memory(&vfs).salvage_journal(salvage).open());
+        }
+        assert_conflict(with_memory(&vfs).open_read_only());
+        assert_eq!(everything(&vfs, STORE), of_store);
+        assert_eq!(everything(&vfs, MEMORY), of_memory);
+        assert_holds(&builder(&vfs, STORE).open().unwrap(), 5);
+    }
+}
+
+/// A backup that was opened with a memory of a later moment could not be opened again, with the memory or without it: the
+/// opening had failed only after it had written both files. Without the repair, the error is one of a damaged journal,
+/// and the store has a file `MEMORY`.
+#[test]
+fn a_memory_of_a_later_moment_does_not_spoil_a_backup() {
+    for openings in [1, 2] {
+        let vfs = restored(openings);
+        let of_memory = everything(&vfs, MEMORY);
+        for salvage in [false, true] {
+            let error = with_memory(&vfs).salvage_journal(salvage).open().unwrap_err();
+            assert!(matches!(error, Error::Conflict { .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.contains("later moment") && text.contains("spinney repair"), "{text}");
+        }
+        assert!(!names(&vfs, STORE).contains(&"MEMORY".to_string()));
+        assert_eq!(everything(&vfs, MEMORY), of_memory);
+        assert_sound(&builder(&vfs, STORE).open().unwrap());
+    }
+}
+
+/// Of two segments of one name, the memory's hid the store's, and a retirement removed both. Without the repair, the
+/// opening for writing succeeds.
+#[test]
+fn an_epoch_has_its_segments_in_one_directory() {
+    let vfs = MemoryVfs::new();
+    let db = with_memory(&vfs).open().unwrap();
+    fill(&db, TreeKind::default(), 0..100);
+    let vfs = left_of(&vfs);
+    drop(db);
+    let is_segment = |name: &String| name.starts_with("journal-");
+    let segment = names(&vfs, MEMORY).into_iter().find(is_segment).unwrap();
+    let [here, there] = [MEMORY, STORE].map(|dir| Path::new(dir).join(&segment));
+    vfs.hard_link(&here, &there).unwrap();
+    let error = builder(&vfs, STORE).open().unwrap_err();
+    assert!(matches!(error, Error::Conflict { .. }), "{error}");
+    assert!(error.to_string().contains("made in one of the two"), "{error}");
+    assert!(names(&vfs, STORE).contains(&segment));
+    assert_holds(&builder(&vfs, STORE).open_read_only().unwrap(), 100);
+    vfs.remove(&there).unwrap();
+    assert_holds(&builder(&vfs, STORE).open().unwrap(), 100);
+}
+
 /// The directory of the store that this one is a copy of was taken for persistent memory, and written to, if it was
 /// named and the memory was not where both say.
 #[test]

@@ -480,6 +480,7 @@ fn open_locked(
     let opening = Opening {
         dir: &path,
         memory: builder.persistent_memory.as_ref(),
+        epoch: epoch_number(recovered.epochs.current)?,
         salvage: builder.salvage,
         read_only,
         is_stepped: builder.is_stepped(),
@@ -558,7 +559,7 @@ fn open_locked(
     let Begun { mut report, memtables_weighed, epoch, last, orphans_removed } = begun;
     report.damage_salvaged.extend(lost);
     if let Some(claim) = claim {
-        claim.settle()?;
+        claim.settle(epoch)?;
     }
     let Opened { keyspaces, quarantined, .. } = opened;
     let quarantine = Quarantine::new(quarantined);

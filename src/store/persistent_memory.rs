@@ -14,13 +14,16 @@
 //!    lost memory has the rest.) From then on that one is refused, and until the opening has settled, the next one has
 //!    to salvage too.
 //! 4. Who opens the store has the lock of both directories.
+//! 5. If the store's file is lost or damaged, no tag says of which moment the memory is. Its file has the epoch of the
+//!    manifest that it goes with: with any other manifest it is refused, before anything is written.
+//! 6. An opening makes all segments of its epoch in one directory, and a store that has persistent memory makes none in
+//!    its own. A store that has newer ones there has gone on without the memory.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::base::checksum::checksum;
-use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
 use crate::cache::{DataFiles, FileType};
@@ -28,19 +31,14 @@ use crate::jobs::{Clock, unpredictable};
 use crate::journal::{Journal, SegmentId};
 use crate::manifest::{LOCK_FILE_NAME, SUPERBLOCK_FILE_NAME};
 use crate::pmem::{Delay, EmulatedMemory, SplitVfs};
-use crate::vfs::{Access, Lock, MemoryDelay, Vfs, create_dir_durably, sync_parent};
+use crate::vfs::{Lock, MemoryDelay, Vfs, create_dir_durably, sync_parent};
 
+use self::epochs::{epochs_in, first_in_both};
+use self::mate::{FILE_NAME, Mate, Progress};
+
+mod epochs;
 pub(crate) mod left;
-
-/// The name of the file that says which two directories belong together, in both.
-pub(crate) const FILE_NAME: &str = "MEMORY";
-/// Its name until it is complete.
-const NEW_FILE_NAME: &str = "MEMORY.new";
-const MAGIC: [u8; 8] = *b"SPINMEMO";
-const VERSION: u32 = 1;
-/// Longer paths are refused.
-const PATH_BYTES_MAX: usize = 4096;
-const FIXED_BYTES: usize = 56;
+mod mate;
 
 /// A directory on persistent memory, for [`Builder::persistent_memory`](crate::Builder::persistent_memory).
 ///
@@ -69,109 +67,6 @@ impl PersistentMemory {
     pub fn emulated(mut self, memory: EmulatedMemory) -> PersistentMemory {
         self.emulated = Some(memory);
         self
-    }
-}
-
-/// How far an opening for writing has come that has made a tag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    /// The manifest has begun its epoch.
-    Settled = 0,
-    Claimed = 1,
-    /// As `Claimed`. The memory that the store had is lost, and what was there is to be given up.
-    ClaimedAnew = 2,
-}
-
-/// What the file says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Mate {
-    store_id: u64,
-    tag: u64,
-    /// The tag that the store had before.
-    tag_before: u64,
-    progress: Progress,
-    /// The other directory.
-    path: PathBuf,
-}
-
-impl Mate {
-    fn encode(&self) -> Result<Vec<u8>> {
-        let path = self.path.to_str().filter(|path| path.len() <= PATH_BYTES_MAX);
-        let path = path.ok_or_else(|| {
-            let shown = self.path.display();
-            let most = PATH_BYTES_MAX;
-            Error::invalid(format!("{shown} is no path of UTF-8 with at most {most} bytes"))
-        })?;
-        let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&(path.len() as u32).to_le_bytes());
-        out.extend_from_slice(&self.store_id.to_le_bytes());
-        out.extend_from_slice(&self.tag.to_le_bytes());
-        out.extend_from_slice(&self.tag_before.to_le_bytes());
-        out.extend_from_slice(&(self.progress as u64).to_le_bytes());
-        out.extend_from_slice(path.as_bytes());
-        let sum = checksum(0, &out);
-        out.extend_from_slice(&sum.to_le_bytes());
-        Ok(out)
-    }
-
-    fn decode(bytes: &[u8], file: &Path) -> Result<Mate> {
-        let mut from = Decoder::new(bytes, file, 0);
-        from.magic(&MAGIC, "persistent memory magic")?;
-        let body = bytes.len().checked_sub(8).and_then(|end| bytes.split_at_checked(end));
-        // Before the version: a changed bit in it is no other version.
-        if body.is_none_or(|(body, sum)| checksum(0, body).to_le_bytes() != sum) {
-            let what = "persistent memory";
-            return Err(Error::corruption(file, 0, what, "its checksum", "another"));
-        }
-        from.version(VERSION, "persistent memory version")?;
-        let path_bytes = from.u32("length of a path")? as usize;
-        let store_id = from.u64("store id")?;
-        let (tag, tag_before) = (from.u64("tag")?, from.u64("tag before")?);
-        let progress = match from.u64("progress")? {
-            0 => Progress::Settled,
-            1 => Progress::Claimed,
-            2 => Progress::ClaimedAnew,
-            other => {
-                let what = "progress of persistent memory";
-                return Err(Error::corruption(file, 40, what, "0 to 2", other));
-            }
-        };
-        let path = String::from_utf8_lossy(from.take(path_bytes, "path")?).into_owned();
-        Ok(Mate { store_id, tag, tag_before, progress, path: PathBuf::from(path) })
-    }
-
-    /// Reads the file in `dir`, if there is one.
-    fn read(vfs: &dyn Vfs, dir: &Path) -> Result<Option<Mate>> {
-        let path = dir.join(FILE_NAME);
-        if !vfs.exists(&path)? {
-            return Ok(None);
-        }
-        let file = vfs.open(&path, Access::Buffered, false)?;
-        let bytes = file.len()?;
-        if bytes > (FIXED_BYTES + PATH_BYTES_MAX) as u64 {
-            let most = format_args!("at most {} bytes", FIXED_BYTES + PATH_BYTES_MAX);
-            return Err(Error::corruption(&path, 0, "persistent memory", most, bytes));
-        }
-        let mut contents = vec![0; bytes as usize];
-        file.read_at(0, &mut contents)?;
-        Mate::decode(&contents, &path).map(Some)
-    }
-
-    /// Writes the file in `dir` durably.
-    fn write(&self, vfs: &dyn Vfs, dir: &Path) -> Result<()> {
-        let (path, new_path) = (dir.join(FILE_NAME), dir.join(NEW_FILE_NAME));
-        let contents = self.encode()?;
-        if vfs.exists(&new_path)? {
-            vfs.remove(&new_path)?;
-        }
-        let file = vfs.create(&new_path, Access::Buffered)?;
-        file.write_at(0, &contents)?;
-        if !planted(Bug::MemoryFileNotSynced) {
-            file.sync()?;
-        }
-        vfs.rename(&new_path, &path)?;
-        vfs.sync_dir(dir)
     }
 }
 
@@ -223,10 +118,11 @@ impl Claim {
         }
     }
 
-    /// The manifest has begun the epoch.
-    pub(super) fn settle(self) -> Result<()> {
+    /// The manifest has begun `epoch`.
+    pub(super) fn settle(self, epoch: u32) -> Result<()> {
         let [_, of_memory] = self.mates;
-        Mate { progress: Progress::Settled, ..of_memory }.write(&*self.vfs, &self.memory_dir)
+        let settled = Mate { progress: Progress::Settled, epoch, ..of_memory };
+        settled.write(&*self.vfs, &self.memory_dir)
     }
 }
 
@@ -252,6 +148,8 @@ pub(super) struct Opening<'a> {
     pub(super) dir: &'a Path,
     /// What the user names.
     pub(super) memory: Option<&'a PersistentMemory>,
+    /// The epoch of the journal that the manifest has.
+    pub(super) epoch: u32,
     /// The user takes what is left of the journal.
     pub(super) salvage: bool,
     pub(super) read_only: bool,
@@ -270,7 +168,7 @@ pub(super) fn attach(
     lock: Box<dyn Lock>,
     store_id: u64,
 ) -> Result<Attached> {
-    let Opening { dir, memory, salvage, read_only, is_stepped } = *opening;
+    let Opening { dir, memory, epoch, salvage, read_only, is_stepped } = *opening;
     let known = Mate::read(&*vfs, dir).map_err(|error| {
         advised(error, "remove this file, and name the directory (Builder::persistent_memory)")
     })?;
@@ -311,6 +209,7 @@ pub(super) fn attach(
         place: &place,
         memory_dir: &memory_dir,
         store_id,
+        epoch,
         known: known.as_ref(),
         known_dir: known_dir.as_deref(),
         salvage,
@@ -335,6 +234,7 @@ pub(super) fn attach(
     let claim = match read_only {
         true => None,
         false => {
+            pair.check_apart()?;
             let mates = pair.claim(found.as_ref(), is_stepped)?;
             let (dir, memory_dir) = (dir.to_path_buf(), memory_dir.clone());
             Some(Claim { vfs: Arc::clone(&vfs), dir, memory_dir, mates })
@@ -386,6 +286,8 @@ struct Pair<'a> {
     place: &'a Path,
     memory_dir: &'a Path,
     store_id: u64,
+    /// The epoch that the manifest has.
+    epoch: u32,
     /// What the store's file says.
     known: Option<&'a Mate>,
     /// The directory that it names, without links.
@@ -553,7 +455,10 @@ impl Pair<'_> {
                 self.dir.display()
             ));
         }
-        if is_current(self.known, &found) || self.known.is_none() {
+        if self.known.is_none() {
+            return self.check_moment(&found).map(|()| Some(found));
+        }
+        if is_current(self.known, &found) {
             return Ok(Some(found));
         }
         if found.progress == Progress::ClaimedAnew {
@@ -565,6 +470,62 @@ impl Pair<'_> {
              is in both, make a new store of them with `spinney repair --persistent-memory`",
             self.dir.display()
         ))
+    }
+
+    /// The directory is of the moment of the store, although no tag of the store says so: `found` and the journal's
+    /// segments do. A salvage that has died has committed nothing in its directory.
+    fn check_moment(&self, found: &Mate) -> Result<()> {
+        let (dir, epoch) = (self.dir.display(), self.epoch);
+        let here = epochs_in(self.vfs, self.memory_dir)?;
+        let in_store = epochs_in(self.vfs, self.dir)?;
+        let newest_here = here.last().copied().unwrap_or(0);
+        if found.epoch.max(newest_here) > epoch {
+            return self.conflict(format_args!(
+                "is of a later moment of {dir}: it has come to epoch {}, and the store is at epoch {epoch}, so the store \
+                 is an older copy. Restore the newer store, or make a new one of what is in both with `spinney repair \
+                 --persistent-memory`",
+                found.epoch.max(newest_here)
+            ));
+        }
+        let is_salvage = found.progress == Progress::ClaimedAnew;
+        // The first opening with it died before the store's file was written, and the store went on without.
+        let is_blank = found.progress == Progress::Claimed
+            && found.tag_before == 0
+            && !self.vfs.read_names(self.memory_dir)?.iter().any(|name| belongs(name));
+        if found.epoch < epoch && !is_salvage && !is_blank {
+            return self.conflict(format_args!(
+                "is of an earlier moment of {dir}, epoch {}: the store is at epoch {epoch}, and no file {FILE_NAME} there \
+                 says that it has had this persistent memory since. Restore the store and its memory of one moment, or \
+                 make a new store of what is in both with `spinney repair --persistent-memory`",
+                found.epoch
+            ));
+        }
+        let first_here = match found.progress {
+            Progress::Settled => {
+                Some(here.first().map_or(found.epoch, |first| *first.min(&found.epoch)))
+            }
+            _ => here.first().copied(),
+        };
+        match (first_here, in_store.last()) {
+            (Some(first_here), Some(newest)) if *newest >= first_here => self.conflict(format_args!(
+                "is not of the same moment as {dir}, which has segments of epoch {newest} of the journal in its own \
+                 directory: it is a copy, or has been restored, and has gone on without this persistent memory. Restore \
+                 the store and its memory of one moment, or name another directory to go on with what the store has"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// No epoch of the journal has segments in both directories: those of the store's would be hidden.
+    fn check_apart(&self) -> Result<()> {
+        match first_in_both(self.vfs, self.dir, self.memory_dir)? {
+            Some(epoch) => self.conflict(format_args!(
+                "has segments of epoch {epoch} of the journal, and so has {}, although the segments of an epoch are all \
+                 made in one of the two: some are copies. Move those away from where they do not belong",
+                self.dir.display()
+            )),
+            None => Ok(()),
+        }
     }
 
     /// The directory may become persistent memory only if it has no files that would count as the store's.
@@ -676,8 +637,8 @@ impl Pair<'_> {
             }
         };
         let mate = |path: &Path| {
-            let path = path.to_path_buf();
-            Mate { store_id, tag, tag_before, progress, path }
+            let (path, epoch) = (path.to_path_buf(), self.epoch);
+            Mate { store_id, tag, tag_before, progress, epoch, path }
         };
         let (of_store, of_memory) = (mate(self.memory_dir), mate(self.place));
         if !planted(Bug::MemoryNotClaimed) {

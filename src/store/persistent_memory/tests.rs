@@ -1,13 +1,16 @@
 //! The protocol of the two files: openings that die, memories that are lost and found again.
 
+use std::cell::Cell;
+
 use super::left::attach_what_is_left;
+use super::mate::{NEW_FILE_NAME, PATH_BYTES_MAX};
 use super::*;
 use crate::base::documented::hex_block;
-use crate::vfs::MemoryVfs;
+use crate::vfs::{Access, MemoryVfs};
 
 fn mate(path: &str) -> Mate {
-    let (tag, tag_before, progress) = (5, 3, Progress::Claimed);
-    Mate { store_id: 7, tag, tag_before, progress, path: PathBuf::from(path) }
+    let (tag, tag_before, progress, epoch) = (5, 3, Progress::Claimed, 4);
+    Mate { store_id: 7, tag, tag_before, progress, epoch, path: PathBuf::from(path) }
 }
 
 #[test]
@@ -34,6 +37,9 @@ fn the_worked_example_of_the_format_page_is_what_is_written() {
 struct Store {
     vfs: MemoryVfs,
     salvage: bool,
+    read_only: bool,
+    /// As the manifest has it.
+    epoch: Cell<u32>,
 }
 
 impl Store {
@@ -43,8 +49,9 @@ impl Store {
         let opening = super::Opening {
             dir: Path::new("/store"),
             memory: memory.as_ref(),
+            epoch: self.epoch.get(),
             salvage: self.salvage,
-            read_only: false,
+            read_only: self.read_only,
             is_stepped: false,
         };
         let lock = vfs.lock(Path::new("/store/LOCK"))?;
@@ -66,7 +73,8 @@ impl Store {
         let attached = self.attach(memory).unwrap();
         let claim = attached.claim.unwrap();
         claim.give_up_lost().unwrap();
-        claim.settle().unwrap();
+        self.epoch.set(self.epoch.get() + 1);
+        claim.settle(self.epoch.get()).unwrap();
         attached.lost.is_some()
     }
 
@@ -117,7 +125,8 @@ impl Store {
 }
 
 fn store() -> Store {
-    let store = Store { vfs: MemoryVfs::new(), salvage: false };
+    let (vfs, epoch) = (MemoryVfs::new(), Cell::new(0));
+    let store = Store { vfs, salvage: false, read_only: false, epoch };
     store.vfs.create_dir_all(Path::new("/store")).unwrap();
     store
 }
@@ -288,6 +297,57 @@ fn an_old_backup_does_not_take_the_memory_away() {
     store.vfs.remove(Path::new("/store/MEMORY")).unwrap();
     store.dies(Some("/memory"));
     store.put("/store", &of_store);
+    assert!(!store.succeeds(None));
+}
+
+/// Without the store's file, no tag says of which moment the memory is. It was taken whatever its moment was. Without the
+/// comparison of epochs, the openings here that are refused succeed.
+#[test]
+fn without_the_stores_file_the_epoch_tells_the_moment() {
+    let store = store();
+    assert!(!store.succeeds(Some("/memory")));
+    assert!(!store.succeeds(None));
+    store.remove("/store/MEMORY");
+    let of_memory = store.contents("/memory");
+    for (epoch, text) in [(1, "a later moment"), (3, "an earlier moment")] {
+        store.epoch.set(epoch);
+        let error = store.complaint(Some("/memory"));
+        assert!(error.contains(text) && error.contains("spinney repair"), "{error}");
+    }
+    store.epoch.set(2);
+    // Its own segments may be of any opening before, and the store's of those before that.
+    store.touch("/store/journal-00000001-00-00000001.log");
+    store.touch("/memory/journal-00000003-00-00000001.log");
+    assert!(store.complaint(Some("/memory")).contains("a later moment"));
+    store.rename(
+        "/memory/journal-00000003-00-00000001.log",
+        "/memory/journal-00000001-00-00000002.log",
+    );
+    assert!(store.complaint(Some("/memory")).contains("has gone on without"));
+    store.rename(
+        "/memory/journal-00000001-00-00000002.log",
+        "/memory/journal-00000002-00-00000002.log",
+    );
+    assert_eq!(store.contents("/memory"), of_memory);
+    assert!(!store.vfs.exists(Path::new("/store/MEMORY")).unwrap());
+    store.dies(Some("/memory"));
+    store.remove("/store/MEMORY");
+    assert!(!store.succeeds(Some("/memory")));
+}
+
+/// A directory in which nothing has been committed is of no moment.
+#[test]
+fn a_first_opening_that_died_is_not_in_the_way() {
+    let store = store();
+    store.dies(Some("/memory"));
+    store.remove("/store/MEMORY");
+    // The store went on without it.
+    store.epoch.set(3);
+    store.touch("/store/journal-00000003-00-00000001.log");
+    store.touch("/memory/00000001.index");
+    assert!(store.complaint(Some("/memory")).contains("an earlier moment"));
+    store.remove("/memory/00000001.index");
+    assert!(!store.succeeds(Some("/memory")));
     assert!(!store.succeeds(None));
 }
 
