@@ -394,20 +394,35 @@ fn a_damaged_file_of_the_memory_does_not_take_the_journal_along() {
     assert_holds(&db, 1_000);
 }
 
-/// The error did not say how to open the store all the same.
+/// The error did not say how to open the store all the same. Later it said to remove the store's file, after which a
+/// name of the memory that was wrong opened the store without its journal.
 #[test]
 fn damage_of_either_file_is_an_error_that_names_it() {
-    for (file, advice) in [("/store/MEMORY", "remove this file"), ("/memory/MEMORY", "salvage")] {
+    for (file, advice) in
+        [("/store/MEMORY", "name the directory of the store's"), ("/memory/MEMORY", "salvage")]
+    {
         let vfs = MemoryVfs::new();
         drop(with_memory(&vfs).open().unwrap());
         flip(&vfs, Path::new(file), 30);
-        for builder in [builder(&vfs, STORE), with_memory(&vfs)] {
+        let assert_error = |builder: Builder, advice: &str| {
             let error = builder.open().unwrap_err();
             assert!(
                 matches!(&error, Error::Corruption { file: named, .. } if *named == *file),
                 "{error}"
             );
             assert!(error.to_string().contains(advice), "{error}");
+        };
+        assert_error(builder(&vfs, STORE), advice);
+        match file {
+            "/store/MEMORY" => {
+                vfs.rename(Path::new(MEMORY), Path::new("/moved")).unwrap();
+                assert_error(with_memory(&vfs), "make it available");
+                assert!(!vfs.exists(Path::new(MEMORY)).unwrap());
+                vfs.rename(Path::new("/moved"), Path::new(MEMORY)).unwrap();
+                drop(with_memory(&vfs).open().unwrap());
+                assert_sound(&builder(&vfs, STORE).open().unwrap());
+            }
+            _ => assert_error(with_memory(&vfs), advice),
         }
     }
 }

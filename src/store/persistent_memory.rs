@@ -169,26 +169,29 @@ pub(super) fn attach(
     store_id: u64,
 ) -> Result<Attached> {
     let Opening { dir, memory, epoch, salvage, read_only, is_stepped } = *opening;
-    let known = Mate::read(&*vfs, dir).map_err(|error| {
-        advised(error, "remove this file, and name the directory (Builder::persistent_memory)")
-    })?;
+    let (known, fault) = match Mate::read(&*vfs, dir) {
+        Ok(Some(other)) if other.store_id != store_id => {
+            let what = format!(
+                "{} is of another store, whose persistent memory is in {}; if this store never had any, move the file to \
+                 where it belongs",
+                dir.join(FILE_NAME).display(),
+                other.path.display()
+            );
+            (None, Some(Error::Conflict { what }))
+        }
+        Ok(known) => (known, None),
+        Err(error) if error.is_corruption() => (None, Some(error)),
+        Err(error) => return Err(error),
+    };
     let chosen = match memory {
         Some(memory) => Some(vfs.canonical(&memory.path)?),
         None => None,
     };
-    if let Some(other) = known.as_ref().filter(|known| known.store_id != store_id)
-        && chosen.is_none()
-    {
-        return Err(Error::Conflict {
-            what: format!(
-                "{} is of another store, whose persistent memory is in {}; if this one has any, name it \
-                 (Builder::persistent_memory), else remove the file",
-                dir.join(FILE_NAME).display(),
-                other.path.display()
-            ),
-        });
+    if let Some(fault) = fault.clone().filter(|_| chosen.is_none()) {
+        let advice =
+            "name the directory of the store's persistent memory (Builder::persistent_memory)";
+        return Err(advised(fault, advice));
     }
-    let known = known.filter(|known| known.store_id == store_id);
     let named = chosen.is_some();
     let known_dir = known.as_ref().map(|known| without_links(&*vfs, &known.path));
     let Some(memory_dir) = chosen.or_else(|| known_dir.clone()) else {
@@ -211,6 +214,7 @@ pub(super) fn attach(
         store_id,
         epoch,
         known: known.as_ref(),
+        fault: fault.as_ref(),
         known_dir: known_dir.as_deref(),
         salvage,
     };
@@ -250,10 +254,10 @@ pub(super) fn attach(
     Ok(Attached { vfs: Arc::new(split), lock, lost, claim })
 }
 
-/// The same corruption, with what to do about it first.
+/// The same error of a file, with what to do about it first.
 fn advised(mut error: Error, advice: &str) -> Error {
-    if let Error::Corruption { found, .. } = &mut error {
-        found.push_str(&format!(" ({advice})"));
+    if let Error::Corruption { found: text, .. } | Error::Conflict { what: text } = &mut error {
+        text.push_str(&format!(" ({advice})"));
     }
     error
 }
@@ -290,6 +294,8 @@ struct Pair<'a> {
     epoch: u32,
     /// What the store's file says.
     known: Option<&'a Mate>,
+    /// Why that cannot be used.
+    fault: Option<&'a Error>,
     /// The directory that it names, without links.
     known_dir: Option<&'a Path>,
     /// The user takes what is left.
@@ -316,6 +322,7 @@ impl Pair<'_> {
         let lost = match (self.known, &found) {
             (Some(known), None) => Some(self.missing(known)),
             (None, Some(found)) if !is_current(None, found) => Some(self.unfinished()),
+            (None, None) => self.fault.map(|fault| self.missing_with_file(fault)),
             _ => None,
         };
         match lost {
@@ -373,6 +380,13 @@ impl Pair<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether no tag of the memory is known: the store's file cannot be used, or could not when the salvage began that
+    /// has written it since.
+    fn tags_are_lost(&self) -> bool {
+        self.known
+            .is_none_or(|known| known.progress == Progress::ClaimedAnew && known.tag_before == 0)
     }
 
     /// Whether a directory that says this is the store's persistent memory, with its newest commits.
@@ -455,13 +469,14 @@ impl Pair<'_> {
                 self.dir.display()
             ));
         }
-        if self.known.is_none() {
+        let is_salvage = found.progress == Progress::ClaimedAnew;
+        if self.known.is_none() || self.tags_are_lost() && !is_salvage {
             return self.check_moment(&found).map(|()| Some(found));
         }
         if is_current(self.known, &found) {
             return Ok(Some(found));
         }
-        if found.progress == Progress::ClaimedAnew {
+        if is_salvage {
             return self.check_free(true).map(|()| None);
         }
         self.conflict(format_args!(
@@ -476,6 +491,14 @@ impl Pair<'_> {
     /// segments do. A salvage that has died has committed nothing in its directory.
     fn check_moment(&self, found: &Mate) -> Result<()> {
         let (dir, epoch) = (self.dir.display(), self.epoch);
+        if self.fault.is_some() && without_links(self.vfs, &found.path) != *self.place {
+            return self.conflict(format_args!(
+                "is the persistent memory of {}, and {dir} may be a copy of that: its file {FILE_NAME}, which would tell, \
+                 is damaged or of another store. If the store has been moved, move it back there, or make a new store \
+                 of what is in both with `spinney repair --persistent-memory`",
+                found.path.display()
+            ));
+        }
         let here = epochs_in(self.vfs, self.memory_dir)?;
         let in_store = epochs_in(self.vfs, self.dir)?;
         let newest_here = here.last().copied().unwrap_or(0);
@@ -595,6 +618,17 @@ impl Pair<'_> {
         ))
     }
 
+    /// The error of a directory with nothing of a store whose own file cannot be used.
+    fn missing_with_file(&self, fault: &Error) -> Error {
+        let advice = format!(
+            "{} has no persistent memory of the store: make it available there, or name where it is now \
+             (Builder::persistent_memory); if it is lost, open the store for writing with salvage_journal, and name a \
+             directory for a new one",
+            self.memory_dir.display()
+        );
+        advised(fault.clone(), &advice)
+    }
+
     /// The error of a directory that is of a salvage that has died, where the store's own file is lost.
     fn unfinished(&self) -> Error {
         Error::invalid(format!(
@@ -622,6 +656,7 @@ impl Pair<'_> {
         };
         let progress = match (self.known, found) {
             (Some(_), None) => Progress::ClaimedAnew,
+            (None, None) if self.fault.is_some() => Progress::ClaimedAnew,
             // As the salvage that has died had it.
             (None, Some(found)) if !is_current(None, found) => Progress::ClaimedAnew,
             _ => Progress::Claimed,

@@ -438,11 +438,65 @@ fn indexes_of_a_salvage_that_failed_are_no_journal() {
 
 #[test]
 fn another_stores_file_in_the_place_of_the_stores_is_an_error() {
-    let store = store();
+    let mut store = store();
     store.put("/store", &Mate { store_id: 8, ..mate("/others") }.encode().unwrap());
-    assert!(store.is_refused(None));
-    assert!(!store.succeeds(Some("/memory")));
+    assert!(store.is_refused(None) && store.is_refused(Some("/memory")));
+    store.salvage = true;
+    assert!(store.succeeds(Some("/memory")));
+    store.salvage = false;
     assert!(!store.succeeds(None));
+}
+
+/// The error of a store's file that was damaged, or was another store's, said to remove it and to name the directory. If
+/// that was not there (its disk not mounted, or its name mistyped), it was made, and the store was opened without its
+/// journal. Without the repair, the memory that is not there is not asked for, and is made.
+#[test]
+fn a_damaged_file_of_the_store_does_not_lose_the_memory() {
+    let others = Mate { store_id: 8, ..mate("/others") }.encode().unwrap();
+    for damage in [&b"damaged"[..], &others] {
+        let mut store = store();
+        assert!(!store.succeeds(Some("/memory")));
+        store.put("/store", damage);
+        let error = store.complaint(None);
+        assert!(error.contains("name the directory") && !error.contains("remove"), "{error}");
+        store.rename("/memory", "/away");
+        for read_only in [true, false] {
+            store.read_only = read_only;
+            let error = store.complaint(Some("/memory"));
+            assert!(error.contains("make it available") && !error.contains("remove"), "{error}");
+        }
+        assert!(!store.vfs.exists(Path::new("/memory")).unwrap());
+        store.rename("/away", "/memory");
+        // The memory of another moment, or of a store elsewhere.
+        store.epoch.set(2);
+        assert!(store.complaint(Some("/memory")).contains("an earlier moment"));
+        store.epoch.set(1);
+        let of_memory = store.contents("/memory");
+        let progress = Progress::Settled;
+        let elsewhere = Mate { progress, epoch: 1, ..mate("/elsewhere") };
+        store.put("/memory", &elsewhere.encode().unwrap());
+        assert!(store.complaint(Some("/memory")).contains("persistent memory of /elsewhere"));
+        store.put("/memory", &of_memory);
+        store.dies(Some("/memory"));
+        store.put("/store", damage);
+        assert!(!store.succeeds(Some("/memory")));
+        // It is lost, and found again after a salvage that died.
+        store.put("/store", damage);
+        store.rename("/memory", "/lost");
+        store.salvage = true;
+        store.dies(Some("/new"));
+        store.salvage = false;
+        assert!(store.is_refused(Some("/new")) && store.is_refused(None));
+        let of_salvage = store.contents("/store");
+        store.dies(Some("/lost"));
+        store.put("/store", &of_salvage);
+        assert!(!store.succeeds(Some("/lost")));
+        store.put("/store", damage);
+        store.salvage = true;
+        assert!(store.succeeds(Some("/newer")));
+        store.salvage = false;
+        assert!(!store.succeeds(None) && store.is_refused(Some("/lost")));
+    }
 }
 
 #[test]
