@@ -477,7 +477,9 @@ fn a_salvage_takes_no_journal_of_another_store() {
     }
 }
 
-/// Two copies of a store would write to the same journal.
+/// Two copies of a store would write to the same journal. If both directories had been copied, and the first store was
+/// not there, the error said to leave the name of the copied memory out: then the copy took the memory of the first.
+/// Without the repair, the message does not name the first store, and says so.
 #[test]
 fn two_copies_of_a_directory_do_not_share_a_memory() {
     let vfs = MemoryVfs::new();
@@ -492,6 +494,23 @@ fn two_copies_of_a_directory_do_not_share_a_memory() {
     assert_conflict(builder(&vfs, "/twin").open());
     drop(first);
     assert_conflict(builder(&vfs, "/twin").open());
+    copy_dir(&vfs, STORE, &vfs, "/copy");
+    copy_dir(&vfs, MEMORY, &vfs, "/copied");
+    let [of_memory, of_copy] = [MEMORY, "/copied"].map(|dir| everything(&vfs, dir));
+    for is_there in [true, false] {
+        if !is_there {
+            vfs.rename(Path::new(STORE), Path::new("/unmounted")).unwrap();
+        }
+        let copy = builder(&vfs, "/copy").persistent_memory(PersistentMemory::at("/copied"));
+        let error = copy.open().unwrap_err();
+        assert!(matches!(error, Error::Conflict { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("a copy of the store /store,") && text.contains("repair"), "{text}");
+        assert!(!text.contains("leave the name out"), "{text}");
+    }
+    assert_eq!(everything(&vfs, MEMORY), of_memory);
+    assert_eq!(everything(&vfs, "/copied"), of_copy);
+    vfs.rename(Path::new("/unmounted"), Path::new(STORE)).unwrap();
     // Nor when the first is not there: the memory has what the first has committed since.
     vfs.rename(Path::new(STORE), Path::new("/moved")).unwrap();
     assert_conflict(builder(&vfs, "/twin").open());

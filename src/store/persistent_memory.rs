@@ -441,8 +441,19 @@ impl Pair<'_> {
             elsewhere => elsewhere?,
         };
         if let Some((known_dir, at)) = elsewhere
-            && at.is_some_and(|at| self.is_mine(&at))
+            && let Some(at) = at.filter(|at| self.is_mine(at))
         {
+            if without_links(self.vfs, &at.path) != *self.place {
+                return self.conflict(format_args!(
+                    "is named as persistent memory, but {0} may be a copy of the store {1}, whose persistent memory is in \
+                     {2} and must not go to a copy. To open copies of both directories, move them to {1} and {2} (if \
+                     nothing is there), or make a new store of them with `spinney repair --persistent-memory`. If {0} is \
+                     the store {1} itself, moved, name {2}",
+                    self.dir.display(),
+                    at.path.display(),
+                    known_dir.display()
+                ));
+            }
             return self.conflict(format_args!(
                 "is named as persistent memory, but that of {} is in {} (or that is the same directory under another \
                  name); leave the name out, or close the store and move the directory first",
