@@ -27,7 +27,7 @@ pub(crate) struct Left {
 ///
 /// # Errors
 /// `InvalidArgument` if the user names a directory that is not there, that of another store, or a store's own; `Locked`
-/// and `Io` if the user names it; `TooManyFiles`.
+/// and `Io` if the user names it; `UnsupportedVersion`; `TooManyFiles`.
 pub(crate) fn attach_what_is_left(
     vfs: Arc<dyn Vfs>,
     dir: &Path,
@@ -41,6 +41,7 @@ pub(crate) fn attach_what_is_left(
             (None, Some(Error::corruption(&file, 16, what, id, known.store_id)))
         }
         Ok(known) => (known, None),
+        Err(error) if is_newer(&error) => return Err(error),
         Err(error) => (None, Some(error)),
     };
     let store_id = store_id.or(known.as_ref().map(|known| known.store_id));
@@ -62,9 +63,14 @@ pub(crate) fn attach_what_is_left(
             let vfs = Arc::new(SplitVfs::new(vfs, (dir, &place), belongs, None));
             Ok(Left { vfs, lock: Some(lock), problem: problem.or(damage) })
         }
-        Err(error) if chosen.is_some() || error.is_refusal() => Err(error),
+        Err(error) if chosen.is_some() || error.is_refusal() || is_newer(&error) => Err(error),
         Err(error) => Ok(Left { vfs, lock: None, problem: Some(error) }),
     }
+}
+
+/// Whether a file is of a newer version of its format. That is no damage: a newer program reads it.
+fn is_newer(error: &Error) -> bool {
+    matches!(error, Error::UnsupportedVersion { .. })
 }
 
 /// A store that may be damaged, and what may be its persistent memory.
@@ -115,6 +121,7 @@ impl Remains<'_> {
         let lock = vfs.lock_shared(&place.join(LOCK_FILE_NAME));
         // Segments say themselves which store they are of.
         let problem = match Mate::read(vfs, place) {
+            Err(error) if is_newer(&error) => return Err(error),
             Err(error) => Some(error),
             Ok(None) => Some(self.problem("no file that says so")),
             Ok(Some(found)) if self.store_id.is_some_and(|id| id != found.store_id) => {

@@ -499,6 +499,28 @@ fn a_damaged_file_of_the_store_does_not_lose_the_memory() {
     }
 }
 
+/// A repair took a file of a newer version for a damaged one, and went on without what that says. Without the repair, the
+/// newer version is a problem in the result, and no error.
+#[test]
+fn a_repair_does_not_guess_what_a_newer_file_says() {
+    for dir in ["/store", "/memory"] {
+        let store = store();
+        assert!(!store.succeeds(Some("/memory")));
+        let mut newer = store.contents(dir);
+        newer.truncate(newer.len() - 8);
+        newer[8] = 2;
+        newer.extend_from_slice(&checksum(0, &newer).to_le_bytes());
+        store.put(dir, &newer);
+        let memory = PersistentMemory::at("/memory");
+        for memory in [None, Some(&memory)] {
+            let vfs: Arc<dyn Vfs> = Arc::new(store.vfs.clone());
+            let left = attach_what_is_left(vfs, Path::new("/store"), memory, Some(7));
+            let error = left.err().unwrap();
+            assert!(matches!(error, Error::UnsupportedVersion { found: 2, .. }), "{error}");
+        }
+    }
+}
+
 #[test]
 fn a_file_that_was_not_finished_is_written_anew() {
     let vfs = MemoryVfs::new();
