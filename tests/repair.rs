@@ -14,8 +14,8 @@ use common::{
 };
 use spinney::vfs::{Access, MemoryVfs, Vfs};
 use spinney::{
-    Builder, Database, Error, KeyspaceOptions, MIB, MergeOperator, Repair, RepairBasis,
-    RepairReport, TreeKind,
+    Builder, Database, Error, KeyspaceOptions, MIB, MergeOperator, PersistentMemory, Repair,
+    RepairBasis, RepairReport, TreeKind,
 };
 
 of_every_kind! {
@@ -685,4 +685,49 @@ fn deleted_pairs_stay_deleted(is_rewritten: bool) {
     let db = builder(&crashed, Path::new("/repaired")).open().unwrap();
     let pairs = db.existing_keyspace("items").map_or(0, |items| items.count(..).unwrap());
     assert_eq!(pairs, 0, "basis {:?}", report.basis);
+}
+
+/// If the superblock, the manifest and the store's file of its memory were lost, a repair took any memory for the
+/// store's, without a word. If the file of a memory was damaged, it did not ask the segments there. Without the
+/// repair of this, the last result has no problem that tells of `/other`, and the others are no errors.
+#[test]
+fn a_repair_asks_the_segments_whose_memory_it_is() {
+    let vfs = MemoryVfs::new();
+    let memory = || PersistentMemory::at("/others");
+    let of_store = builder(&vfs, Path::new("/store"));
+    let of_other = builder(&vfs, Path::new("/other")).deterministic(6).persistent_memory(memory());
+    for builder in [of_store, of_other] {
+        let db = builder.open().unwrap();
+        let items = db.keyspace("items", KeyspaceOptions::new(TreeKind::default())).unwrap();
+        items.put("flushed", "value").unwrap();
+        items.flush().unwrap();
+        items.put("key", "value").unwrap();
+    }
+    let repair = |to: &str| {
+        let repair = Repair::new("/store").vfs(Arc::new(vfs.clone())).deterministic(5);
+        repair.persistent_memory(memory()).into_new(to)
+    };
+    let assert_refused = || {
+        let result = repair("/none");
+        assert!(matches!(result, Err(Error::InvalidArgument { .. })), "{result:?}");
+    };
+    let remove = |parts: &[&str]| {
+        for name in vfs.read_names(Path::new("/store")).unwrap() {
+            if parts.iter().any(|part| name.starts_with(part)) {
+                vfs.remove(&Path::new("/store").join(name)).unwrap();
+            }
+        }
+    };
+    let file = Path::new("/others/MEMORY");
+    flip(&vfs, file, 30);
+    // The superblock says the number, then the store's segments.
+    assert_refused();
+    remove(&["SPINNEY", "manifest-"]);
+    assert_refused();
+    flip(&vfs, file, 30);
+    assert_refused();
+    remove(&["journal-"]);
+    let report = repair("/repaired").unwrap();
+    let is_told = |problem: &Error| problem.to_string().contains("that of /other;");
+    assert!(report.problems.iter().any(is_told) && !report.is_exact(), "{report:?}");
 }

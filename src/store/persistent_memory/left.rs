@@ -7,6 +7,7 @@ use super::{
     FILE_NAME, Mate, PersistentMemory, Progress, belongs, is_current, is_store, without_links,
 };
 use crate::base::error::{Error, Result};
+use crate::journal::Journal;
 use crate::manifest::LOCK_FILE_NAME;
 use crate::pmem::SplitVfs;
 use crate::vfs::{Lock, Vfs};
@@ -104,6 +105,30 @@ impl Remains<'_> {
         }
     }
 
+    /// The store's number. If its files do not say it, the segments in its own directory do, if there are any.
+    fn own_id(&self) -> Result<Option<u64>> {
+        match self.store_id {
+            Some(id) => Ok(Some(id)),
+            None => Journal::find_store_id(self.vfs, self.dir),
+        }
+    }
+
+    /// What is wrong with a memory that says `found`, if the store's files do not say the store's number.
+    fn check_owner(&self, found: &Mate) -> Result<Option<Error>> {
+        match self.own_id()? {
+            Some(id) if id != found.store_id => Err(self.unusable("that of another store")),
+            Some(_) => Ok(None),
+            None if without_links(self.vfs, &found.path) == without_links(self.vfs, self.dir) => {
+                Ok(None)
+            }
+            None => {
+                let path = found.path.display();
+                let what = format!("that of {path}; nothing in the store says which store it is");
+                Ok(Some(self.problem(&what)))
+            }
+        }
+    }
+
     /// The shared lock of the memory, and what is wrong with that. An error if it is not to be read.
     fn look(&self) -> Result<(Box<dyn Lock>, Option<Error>)> {
         let (vfs, place) = (self.vfs, self.place);
@@ -119,7 +144,6 @@ impl Remains<'_> {
         vfs.read_names(place)?;
         // Who has a copy of the store may have it open.
         let lock = vfs.lock_shared(&place.join(LOCK_FILE_NAME));
-        // Segments say themselves which store they are of.
         let problem = match Mate::read(vfs, place) {
             Err(error) if is_newer(&error) => return Err(error),
             Err(error) => Some(error),
@@ -138,8 +162,14 @@ impl Remains<'_> {
                     return Err(self.problem(found));
                 }
             },
-            Ok(Some(_)) => None,
+            Ok(Some(found)) => self.check_owner(&found)?,
         };
-        Ok((lock?, problem))
+        let lock = lock?;
+        if let (Some(id), Some(owner)) = (self.own_id()?, Journal::find_store_id(vfs, place)?)
+            && id != owner
+        {
+            return Err(self.unusable("a journal of another store"));
+        }
+        Ok((lock, problem))
     }
 }
