@@ -580,9 +580,9 @@ fn a_store_that_went_on_without_the_memory_does_not_take_it() {
     }
 }
 
-/// A backup that was opened with a memory of a later moment could not be opened again, with the memory or without it: the
-/// opening had failed only after it had written both files. Without the repair, the error is one of a damaged journal,
-/// and the store has a file `MEMORY`.
+/// A backup that was opened with a memory of a later moment could not be opened again, with the memory or without it:
+/// the opening had failed only after it had written both files. Without the repair, the error is one of a damaged
+/// journal, and the store has a file `MEMORY`.
 #[test]
 fn a_memory_of_a_later_moment_does_not_spoil_a_backup() {
     for openings in [1, 2] {

@@ -172,8 +172,8 @@ pub(super) fn attach(
     let (known, fault) = match Mate::read(&*vfs, dir) {
         Ok(Some(other)) if other.store_id != store_id => {
             let what = format!(
-                "{} is of another store, whose persistent memory is in {}; if this store never had any, move the file to \
-                 where it belongs",
+                "{} is of another store, whose persistent memory is in {}; if this store never had any, move the file \
+                 to where it belongs",
                 dir.join(FILE_NAME).display(),
                 other.path.display()
             );
@@ -445,10 +445,10 @@ impl Pair<'_> {
         {
             if without_links(self.vfs, &at.path) != *self.place {
                 return self.conflict(format_args!(
-                    "is named as persistent memory, but {0} may be a copy of the store {1}, whose persistent memory is in \
-                     {2} and must not go to a copy. To open copies of both directories, move them to {1} and {2} (if \
-                     nothing is there), or make a new store of them with `spinney repair --persistent-memory`. If {0} is \
-                     the store {1} itself, moved, name {2}",
+                    "is named as persistent memory, but {0} may be a copy of the store {1}, whose persistent memory \
+                     is in {2} and must not go to a copy. To open copies of both directories, move them to {1} and \
+                     {2} (if nothing is there), or make a new store of them with `spinney repair \
+                     --persistent-memory`. If {0} is the store {1} itself, moved, name {2}",
                     self.dir.display(),
                     at.path.display(),
                     known_dir.display()
@@ -504,9 +504,9 @@ impl Pair<'_> {
         let (dir, epoch) = (self.dir.display(), self.epoch);
         if self.fault.is_some() && without_links(self.vfs, &found.path) != *self.place {
             return self.conflict(format_args!(
-                "is the persistent memory of {}, and {dir} may be a copy of that: its file {FILE_NAME}, which would tell, \
-                 is damaged or of another store. If the store has been moved, move it back there, or make a new store \
-                 of what is in both with `spinney repair --persistent-memory`",
+                "is the persistent memory of {}, and {dir} may be a copy of that: its file {FILE_NAME}, which would \
+                 tell, is damaged or of another store. If the store has been moved, move it back there, or make a new \
+                 store of what is in both with `spinney repair --persistent-memory`",
                 found.path.display()
             ));
         }
@@ -515,9 +515,9 @@ impl Pair<'_> {
         let newest_here = here.last().copied().unwrap_or(0);
         if found.epoch.max(newest_here) > epoch {
             return self.conflict(format_args!(
-                "is of a later moment of {dir}: it has come to epoch {}, and the store is at epoch {epoch}, so the store \
-                 is an older copy. Restore the newer store, or make a new one of what is in both with `spinney repair \
-                 --persistent-memory`",
+                "is of a later moment of {dir}: it has come to epoch {}, and the store is at epoch {epoch}, so the \
+                 store is an older copy. Restore the newer store, or make a new one of what is in both with `spinney \
+                 repair --persistent-memory`",
                 found.epoch.max(newest_here)
             ));
         }
@@ -528,9 +528,9 @@ impl Pair<'_> {
             && !self.vfs.read_names(self.memory_dir)?.iter().any(|name| belongs(name));
         if found.epoch < epoch && !is_salvage && !is_blank {
             return self.conflict(format_args!(
-                "is of an earlier moment of {dir}, epoch {}: the store is at epoch {epoch}, and no file {FILE_NAME} there \
-                 says that it has had this persistent memory since. Restore the store and its memory of one moment, or \
-                 make a new store of what is in both with `spinney repair --persistent-memory`",
+                "is of an earlier moment of {dir}, epoch {}: the store is at epoch {epoch}, and no file {FILE_NAME} \
+                 there says that it has had this persistent memory since. Restore the store and its memory of one \
+                 moment, or make a new store of what is in both with `spinney repair --persistent-memory`",
                 found.epoch
             ));
         }
@@ -543,8 +543,9 @@ impl Pair<'_> {
         match (first_here, in_store.last()) {
             (Some(first_here), Some(newest)) if *newest >= first_here => self.conflict(format_args!(
                 "is not of the same moment as {dir}, which has segments of epoch {newest} of the journal in its own \
-                 directory: it is a copy, or has been restored, and has gone on without this persistent memory. Restore \
-                 the store and its memory of one moment, or name another directory to go on with what the store has"
+                 directory: it is a copy, or has been restored, and has gone on without this persistent memory. \
+                 Restore the store and its memory of one moment, or name another directory to go on with what the \
+                 store has"
             )),
             _ => Ok(()),
         }
@@ -554,8 +555,8 @@ impl Pair<'_> {
     fn check_apart(&self) -> Result<()> {
         match first_in_both(self.vfs, self.dir, self.memory_dir)? {
             Some(epoch) => self.conflict(format_args!(
-                "has segments of epoch {epoch} of the journal, and so has {}, although the segments of an epoch are all \
-                 made in one of the two: some are copies. Move those away from where they do not belong",
+                "has segments of epoch {epoch} of the journal, and so has {}, although the segments of an epoch are \
+                 all made in one of the two: some are copies. Move those away from where they do not belong",
                 self.dir.display()
             )),
             None => Ok(()),

@@ -300,8 +300,8 @@ fn an_old_backup_does_not_take_the_memory_away() {
     assert!(!store.succeeds(None));
 }
 
-/// Without the store's file, no tag says of which moment the memory is. It was taken whatever its moment was. Without the
-/// comparison of epochs, the openings here that are refused succeed.
+/// Without the store's file, no tag says of which moment the memory is. It was taken whatever its moment was. Without
+/// the comparison of epochs, the openings here that are refused succeed.
 #[test]
 fn without_the_stores_file_the_epoch_tells_the_moment() {
     let store = store();
@@ -447,9 +447,9 @@ fn another_stores_file_in_the_place_of_the_stores_is_an_error() {
     assert!(!store.succeeds(None));
 }
 
-/// The error of a store's file that was damaged, or was another store's, said to remove it and to name the directory. If
-/// that was not there (its disk not mounted, or its name mistyped), it was made, and the store was opened without its
-/// journal. Without the repair, the memory that is not there is not asked for, and is made.
+/// The error of a store's file that was damaged, or was another store's, said to remove it and to name the directory.
+/// If that was not there (its disk not mounted, or its name mistyped), it was made, and the store was opened without
+/// its journal. Without the repair, the memory that is not there is not asked for, and is made.
 #[test]
 fn a_damaged_file_of_the_store_does_not_lose_the_memory() {
     let others = Mate { store_id: 8, ..mate("/others") }.encode().unwrap();
@@ -499,8 +499,8 @@ fn a_damaged_file_of_the_store_does_not_lose_the_memory() {
     }
 }
 
-/// A repair took a file of a newer version for a damaged one, and went on without what that says. Without the repair, the
-/// newer version is a problem in the result, and no error.
+/// A repair took a file of a newer version for a damaged one, and went on without what that says. Without the repair,
+/// the newer version is a problem in the result, and no error.
 #[test]
 fn a_repair_does_not_guess_what_a_newer_file_says() {
     for dir in ["/store", "/memory"] {
