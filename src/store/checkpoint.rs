@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::persistent_memory::PersistentMemory;
+use super::persistent_memory::left::memory_of;
 use super::store::Store;
 use crate::base::error::{Error, Result};
 use crate::base::key_hash::HashSecret;
@@ -46,7 +48,7 @@ pub(crate) fn checkpoint(
             what: format!("{} is not empty; name a new directory", dir.display()),
         });
     }
-    refuse_inside(&**vfs, &store.path, dir)?;
+    refuse_inside(&**vfs, &store.path, None, dir)?;
     let result = copy(store, dir, progress);
     if result.is_err() {
         discard(&**vfs, dir, existed);
@@ -54,15 +56,30 @@ pub(crate) fn checkpoint(
     result
 }
 
-/// Refuses to make a store in `dir` if that is the directory of `store` or inside it.
-pub(crate) fn refuse_inside(vfs: &dyn Vfs, store: &Path, dir: &Path) -> Result<()> {
-    if !vfs.canonical(dir)?.starts_with(vfs.canonical(store)?) {
-        return Ok(());
+/// Refuses to make a store in `dir` if that is the directory of `store` or inside it. The same for its persistent
+/// memory, of which the user may have named the directory.
+pub(crate) fn refuse_inside(
+    vfs: &dyn Vfs,
+    store: &Path,
+    memory: Option<&PersistentMemory>,
+    dir: &Path,
+) -> Result<()> {
+    let place = vfs.canonical(dir)?;
+    let refused = |what: &str| {
+        Err(Error::invalid(format!(
+            "{} is inside the {what}, which holds its own files alone; name a directory elsewhere",
+            dir.display()
+        )))
+    };
+    if place.starts_with(vfs.canonical(store)?) {
+        return refused("store itself");
     }
-    Err(Error::invalid(format!(
-        "{} is inside the store itself, which holds its own files alone; name a directory elsewhere",
-        dir.display()
-    )))
+    // What cannot be looked up has nothing in it.
+    let memory = memory_of(vfs, store, memory).and_then(|memory| vfs.canonical(&memory).ok());
+    match memory {
+        Some(memory) if place.starts_with(&memory) => refused("store's persistent memory"),
+        _ => Ok(()),
+    }
 }
 
 /// Removes what there is of a copy that failed: its links would keep the room of files that the store

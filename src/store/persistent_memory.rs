@@ -462,6 +462,14 @@ impl Pair<'_> {
             ));
         }
         let Some(found) = found else { return self.check_free(false).map(|()| None) };
+        let is_of_this_place = without_links(self.vfs, &found.path) == *self.place;
+        if found.store_id != self.store_id && is_of_this_place {
+            return self.conflict(format_args!(
+                "is the persistent memory of another store that was in {}, and the directory is not the store that it \
+                 was: is its disk mounted? If that store was repaired or replaced, name another directory",
+                self.dir.display()
+            ));
+        }
         if found.store_id != self.store_id {
             return self.conflict(format_args!(
                 "is the persistent memory of another store, {} (a store that was repaired counts as another); name another \
@@ -470,9 +478,7 @@ impl Pair<'_> {
             ));
         }
         // The store that the directory names may be this one, under an earlier name, or one that this one is a copy of.
-        if without_links(self.vfs, &found.path) != *self.place
-            && self.has_this_store(&found.path)?
-        {
+        if !is_of_this_place && self.has_this_store(&found.path)? {
             return self.conflict(format_args!(
                 "is the persistent memory of {}, and {} is a copy of that (or the same directory under another name: \
                  then open it under the first); take a checkpoint instead",
@@ -502,7 +508,8 @@ impl Pair<'_> {
     /// segments do. A salvage that has died has committed nothing in its directory.
     fn check_moment(&self, found: &Mate) -> Result<()> {
         let (dir, epoch) = (self.dir.display(), self.epoch);
-        if self.fault.is_some() && without_links(self.vfs, &found.path) != *self.place {
+        let is_of_this_place = without_links(self.vfs, &found.path) == *self.place;
+        if self.fault.is_some() && !is_of_this_place {
             return self.conflict(format_args!(
                 "is the persistent memory of {}, and {dir} may be a copy of that: its file {FILE_NAME}, which would \
                  tell, is damaged or of another store. If the store has been moved, move it back there, or make a new \

@@ -244,7 +244,7 @@ impl Repair {
     /// # Errors
     /// - `NotAStore` if the source has no files of a store.
     /// - `Conflict` if `target` exists and is not empty, or the `.repairing` directory exists.
-    /// - `InvalidArgument` if `target` is inside the source.
+    /// - `InvalidArgument` if `target` is inside the source, or inside its persistent memory.
     /// - `Locked` if the source, or the persistent memory that is named, is open for writing.
     /// - `UnsupportedVersion` if a newer version of Spinney wrote the source.
     /// - `Io` or `Full` if the file system fails.
@@ -269,7 +269,8 @@ impl Repair {
                 Err(error) => return Err(error),
             }
         }
-        refuse_inside(&*vfs, &self.source, &target)?;
+        let memory = self.builder.persistent_memory.as_ref();
+        refuse_inside(&*vfs, &self.source, memory, &target)?;
         let building = beside(&target, BUILDING);
         refuse_taken(&*vfs, &building)?;
         let source = Source::open(&self.source, &self.builder, false)?;

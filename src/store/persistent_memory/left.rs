@@ -1,6 +1,6 @@
 //! What a repair takes of persistent memory: that of a store that may be damaged.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{
@@ -20,6 +20,19 @@ pub(crate) struct Left {
     pub(crate) lock: Option<Box<dyn Lock>>,
     /// What is wrong with it.
     pub(crate) problem: Option<Error>,
+}
+
+/// The directory of a store's persistent memory: the one that the user names, or else the one that its file names, if
+/// that can be read.
+pub(crate) fn memory_of(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    chosen: Option<&PersistentMemory>,
+) -> Option<PathBuf> {
+    match chosen {
+        Some(memory) => Some(memory.path.clone()),
+        None => Mate::read(vfs, dir).ok().flatten().map(|known| known.path),
+    }
 }
 
 /// The persistent memory of a store that may be damaged, and whose lock is held. `store_id`: its number, if that is

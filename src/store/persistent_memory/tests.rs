@@ -521,6 +521,17 @@ fn a_repair_does_not_guess_what_a_newer_file_says() {
     }
 }
 
+/// If another store had come to the place of the memory's store, since the disk of that was not mounted, the error said
+/// only to name another directory. Without the repair, it does not ask for the disk.
+#[test]
+fn another_store_in_the_place_of_the_memorys_is_told() {
+    let store = store();
+    store.put("/memory", &Mate { store_id: 8, ..mate("/store") }.encode().unwrap());
+    assert!(store.complaint(Some("/memory")).contains("is its disk mounted?"));
+    store.put("/memory", &Mate { store_id: 8, ..mate("/others") }.encode().unwrap());
+    assert!(!store.complaint(Some("/memory")).contains("is its disk mounted?"));
+}
+
 #[test]
 fn a_file_that_was_not_finished_is_written_anew() {
     let vfs = MemoryVfs::new();
