@@ -54,6 +54,8 @@ fn wrong_usage_exits_with_2() {
         &["drop-keyspace", "s", "k"],
         &["import", "s", "--kind", "lsm"],
         &["get", "s", "k", "--memry", "1GiB"],
+        // Was accepted and ignored. Without the repair, the benchmark runs.
+        &["bench", "s", "--persistent-memory", "d"],
     ] {
         let run = spinney(arguments, b"");
         assert_eq!(run.code, 2, "{arguments:?}: {}", run.stderr_text());

@@ -84,6 +84,10 @@ pub(super) fn run(store: &StoreOptions, options: &BenchOptions) -> Outcome {
     if !(options.seconds > 0.0 && options.seconds < 1e6) || options.records == 0 {
         return Err(Failure::usage("--seconds and --records must be more than 0"));
     }
+    if store.persistent_memory.is_some() {
+        let what = "bench has its own stores, without --persistent-memory; leave that out";
+        return Err(Failure::usage(what));
+    }
     let kinds = match TreeKind::from_name(&options.kind) {
         Some(kind) => vec![kind],
         None => TreeKind::ALL.to_vec(),
