@@ -30,6 +30,8 @@ pub(super) struct Kind {
     pub(super) own_options: &'static [&'static OwnOption],
     /// The default of `space_amplification_max`, in percent.
     pub(super) space_amplification_max_percent: u32,
+    /// The default of `blob_bytes_min`.
+    pub(super) blob_bytes_min: u32,
     /// Opens a tree from its manifest edits (none for a new keyspace).
     pub(super) open: Open,
     /// Whether the indexes of bundles are heads, over pieces that have local indexes.
@@ -134,6 +136,10 @@ impl TreeKind {
 
     pub(super) fn space_amplification_max_percent(self) -> u32 {
         self.entry().space_amplification_max_percent
+    }
+
+    pub(super) fn blob_bytes_min(self) -> u32 {
+        self.entry().blob_bytes_min
     }
 }
 

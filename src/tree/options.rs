@@ -75,7 +75,7 @@ impl KeyspaceOptions {
             kind,
             compression: Compression::None,
             merge_operator: None,
-            blob_bytes_min: 4096,
+            blob_bytes_min: kind.blob_bytes_min(),
             space_amplification_max_percent: kind.space_amplification_max_percent(),
             own: OwnValues::default(),
         }
@@ -94,7 +94,7 @@ impl KeyspaceOptions {
     }
 
     /// Values and merge operands of at least this many bytes are stored in blob files, which compactions do not
-    /// copy. Default 4096; at least 64 and at most 1 MiB (other numbers count as the nearest of these).
+    /// copy. Default 4096, for `slm` 8192; at least 64 and at most 1 MiB (other numbers count as the nearest of these).
     pub fn blob_bytes_min(mut self, bytes: u32) -> KeyspaceOptions {
         self.blob_bytes_min = bytes.clamp(BLOB_BYTES_MIN_LEAST, INLINE_BYTES_MAX);
         self

@@ -17,6 +17,7 @@ pub(in crate::tree) const KIND: Kind = Kind {
     name: "example",
     own_options: &[],
     space_amplification_max_percent: 130,
+    blob_bytes_min: 4096,
     open: |context, edits, flushed| Ok(ExampleTree::open(context, edits, flushed)?),
     has_heads: false,
     operation_sources: Some(operation_sources),

@@ -14,6 +14,7 @@ pub(in crate::tree) const KIND: Kind = Kind {
     name: "flsm",
     own_options: &[&FANOUT_MAX, &TABLES_PER_GUARD_MAX, &WITHOUT_FILTERS, &WITHOUT_SEEK_COMPACTION],
     space_amplification_max_percent: 130,
+    blob_bytes_min: 4096,
     open: |context, edits, flushed| Ok(FlsmTree::open(context, edits, flushed)?),
     has_heads: false,
     operation_sources: None,

@@ -14,6 +14,8 @@ pub(in crate::tree) const KIND: Kind = Kind {
     name: "slm",
     own_options: &[&LIVE_PERCENT_MIN, &WITHOUT_LEAF_SCANS, &WITHOUT_SEEK_COMPACTION],
     space_amplification_max_percent: 133,
+    // A scan of values of 4 KiB reads each from its own place otherwise (docs/decisions/0025-slm.md).
+    blob_bytes_min: 8192,
     open: |context, edits, flushed| Ok(SlmTree::open(context, edits, flushed)?),
     has_heads: false,
     operation_sources: None,

@@ -13,6 +13,7 @@ pub(in crate::tree) const KIND: Kind = Kind {
     name: "stb",
     own_options: &[&FANOUT_MAX, &WITHOUT_SEEK_COMPACTION],
     space_amplification_max_percent: 127,
+    blob_bytes_min: 4096,
     open: |context, edits, flushed| Ok(TrunkTree::open(context, edits, flushed)?),
     has_heads: false,
     operation_sources: None,

@@ -13,6 +13,7 @@ pub(in crate::tree) const KIND: Kind = Kind {
     name: "tph",
     own_options: &[&FANOUT_MAX, &PIECES_MAX, &DISPLACEMENT, &ONE_LEVEL, &WITHOUT_SEEK_COMPACTION],
     space_amplification_max_percent: 133,
+    blob_bytes_min: 4096,
     open: |context, edits, flushed| Ok(TrunkTree::open(context, edits, flushed)?),
     has_heads: true,
     operation_sources: None,

@@ -14,7 +14,7 @@ use super::{Compression, Durability, Engine, Result, Session, Settings};
 /// piece in a leaf (the single tier of CompassDB's paper). `tph` with the paper's perfect hash functions. `slm` with other
 /// thresholds, or without a way to choose what to merge. And kinds with journal and index in emulated persistent memory: as
 /// slow as the number of nanoseconds and the bandwidth say.
-const VARIANTS: [&str; 22] = [
+const VARIANTS: [&str; 23] = [
     "stb-serial",
     "stb-noseek",
     "flsm-nofilter",
@@ -28,6 +28,7 @@ const VARIANTS: [&str; 22] = [
     "tph-onelevelblobs",
     "slm-noseek",
     "slm-noleafscans",
+    "slm-pages",
     "slm-live60",
     "slm-live80",
     "slm-pm300",
@@ -110,6 +111,7 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
         "blobs" => options = options.blob_bytes_min(BLOB_BYTES_MIN),
         "onelevelblobs" => options = one_level(options).blob_bytes_min(BLOB_BYTES_MIN),
         "noleafscans" => options = options.leaf_scans(false),
+        "pages" => options = options.blob_bytes_min(u32::MAX),
         "live60" => options = options.live_percent_min(60),
         "live80" => options = options.live_percent_min(80),
         _ => {}
