@@ -49,7 +49,7 @@ fn builder(vfs: &MemoryVfs, dir: &Path) -> Builder {
 /// The kind's options, with what was the default when the goldens were written.
 fn plain_options(kind: TreeKind) -> KeyspaceOptions {
     let times = if kind == TreeKind::Stb { 1.3 } else { 1.4 };
-    KeyspaceOptions::new(kind).space_amplification_max(times)
+    KeyspaceOptions::new(kind).blob_bytes_min(4096).space_amplification_max(times)
 }
 
 fn options(kind: TreeKind, name: &str) -> KeyspaceOptions {

@@ -29,7 +29,7 @@ fn damaged_store(kind: TreeKind) -> (Arc<dyn Vfs>, PathBuf, u64) {
     let bad = db.keyspace("bad", options.clone()).unwrap();
     bad.put("early", "value").unwrap();
     // In a blob file that its table alone names.
-    bad.put("large", vec![7; 5000]).unwrap();
+    bad.put("large", vec![7; 9000]).unwrap();
     bad.flush().unwrap();
     db.wait_idle().unwrap();
     let table = files(&*vfs, &store_path()).into_iter().find(|(name, _)| name.ends_with(".table"));
