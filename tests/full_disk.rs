@@ -215,7 +215,8 @@ fn a_merge_that_needs_more_room_than_expected_copies_fewer_values(kind: TreeKind
         let vfs = MemoryVfs::with_capacity(60 * MIB);
         let builder = Database::builder(store_path()).vfs(Arc::new(vfs.clone()));
         let db = builder.memory_budget(16 * MIB).deterministic(0).open().unwrap();
-        let items = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
+        let options = KeyspaceOptions::new(kind).blob_bytes_min(4096);
+        let items = db.keyspace("items", options).unwrap();
         let mut random = Random(1);
         for number in 0..keys {
             items.put(key(number), random.bytes(value_bytes)).unwrap();

@@ -42,6 +42,11 @@ fn value(n: usize, bytes: usize) -> Slice {
     Slice::from(bytes)
 }
 
+/// Every kind has values of the sizes here in blob files.
+fn options(kind: TreeKind) -> KeyspaceOptions {
+    KeyspaceOptions::new(kind).blob_bytes_min(4096)
+}
+
 /// A store with `count` values of `bytes`, all of them in blob files of tables.
 fn filled(
     kind: TreeKind,
@@ -49,7 +54,7 @@ fn filled(
     count: usize,
     bytes: usize,
 ) -> (WatchedVfs, Database, Keyspace) {
-    filled_with(KeyspaceOptions::new(kind), memory, count, |_| bytes)
+    filled_with(options(kind), memory, count, |_| bytes)
 }
 
 fn filled_with(
@@ -186,7 +191,7 @@ fn a_long_scan_leaves_used_values_in_the_cache(kind: TreeKind) {
 }
 
 fn keys_alone_need_no_value(kind: TreeKind) {
-    let options = KeyspaceOptions::new(kind).merge_operator("append");
+    let options = options(kind).merge_operator("append");
     let vfs = WatchedVfs::new(MemoryVfs::new());
     let db = builder(&vfs, 32 << 20).merge_operator(Arc::new(Append)).open().unwrap();
     let keyspace = db.keyspace("items", options).unwrap();
@@ -305,7 +310,7 @@ fn what_is_cached_is_the_value_of_its_snapshot(kind: TreeKind) {
 
 fn the_cache_keeps_to_its_memory_whatever_the_sizes(kind: TreeKind) {
     let sizes = |n: usize| [4100, 9000, 33_000, 70_000, 300_000, 1_500_000][n % 6];
-    let (_vfs, db, keyspace) = filled_with(KeyspaceOptions::new(kind), 8 << 20, 120, sizes);
+    let (_vfs, db, keyspace) = filled_with(options(kind), 8 << 20, 120, sizes);
     let mut random = Random(5);
     for _ in 0..2000 {
         let n = (random.next() % 120) as usize;
@@ -438,7 +443,7 @@ fn a_scan_of_small_values_leaves_used_values_in_the_cache(kind: TreeKind) {
 fn an_iterator_that_folds_large_values_caches_none(kind: TreeKind) {
     let vfs = WatchedVfs::new(MemoryVfs::new());
     let db = builder(&vfs, 64 << 20).merge_operator(Arc::new(Append)).open().unwrap();
-    let options = KeyspaceOptions::new(kind).merge_operator("append");
+    let options = options(kind).merge_operator("append");
     let keyspace = db.keyspace("items", options).unwrap();
     for n in 0..300 {
         keyspace.put(key(n), value(n, 5000)).unwrap();

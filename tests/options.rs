@@ -162,7 +162,7 @@ fn what_fixes_the_format_is_refused_by_name(kind: TreeKind) {
 
 fn opening_with_other_options_says_how_to_change_them(kind: TreeKind) {
     let db = builder(&memory()).open().unwrap();
-    let created = KeyspaceOptions::new(kind);
+    let created = KeyspaceOptions::new(kind).blob_bytes_min(4096);
     db.keyspace("items", created.clone()).unwrap();
     let conflict = |options: KeyspaceOptions| match db.keyspace("items", options) {
         Err(error @ Error::Conflict { .. }) => error.to_string(),

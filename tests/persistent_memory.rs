@@ -577,6 +577,12 @@ fn a_store_that_went_on_without_the_memory_does_not_take_it() {
         assert_conflict(with_memory(&vfs).open_read_only());
         assert_eq!(everything(&vfs, STORE), of_store);
         assert_eq!(everything(&vfs, MEMORY), of_memory);
+        // A repair of both reads one side of an epoch. It said that nothing was missing.
+        let repair = Repair::new(STORE).vfs(Arc::new(vfs.clone())).deterministic(5);
+        let report = repair.persistent_memory(PersistentMemory::at(MEMORY)).into_new("/repaired");
+        let problems = report.as_ref().map(|report| format!("{:?}", report.problems));
+        let told = if is_reopened { "no file of the store names" } else { "are left out" };
+        assert!(problems.is_ok_and(|problems| problems.contains(told)), "{report:?}");
         assert_holds(&builder(&vfs, STORE).open().unwrap(), 5);
     }
 }

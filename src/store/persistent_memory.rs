@@ -509,11 +509,11 @@ impl Pair<'_> {
     fn check_moment(&self, found: &Mate) -> Result<()> {
         let (dir, epoch) = (self.dir.display(), self.epoch);
         let is_of_this_place = without_links(self.vfs, &found.path) == *self.place;
-        if self.fault.is_some() && !is_of_this_place {
+        if (self.fault.is_some() || self.known.is_some()) && !is_of_this_place {
             return self.conflict(format_args!(
                 "is the persistent memory of {}, and {dir} may be a copy of that: its file {FILE_NAME}, which would \
                  tell, is damaged or of another store. If the store has been moved, move it back there, or make a new \
-                 store of what is in both with `spinney repair --persistent-memory`",
+                 store of both with `spinney repair --persistent-memory`",
                 found.path.display()
             ));
         }
@@ -523,8 +523,8 @@ impl Pair<'_> {
         if found.epoch.max(newest_here) > epoch {
             return self.conflict(format_args!(
                 "is of a later moment of {dir}: it has come to epoch {}, and the store is at epoch {epoch}, so the \
-                 store is an older copy. Restore the newer store, or make a new one of what is in both with `spinney \
-                 repair --persistent-memory`",
+                 store is an older copy. Restore the newer store, or make a new one of both with `spinney \
+                 repair --persistent-memory`, whose report says what it leaves out",
                 found.epoch.max(newest_here)
             ));
         }
@@ -537,7 +537,8 @@ impl Pair<'_> {
             return self.conflict(format_args!(
                 "is of an earlier moment of {dir}, epoch {}: the store is at epoch {epoch}, and no file {FILE_NAME} \
                  there says that it has had this persistent memory since. Restore the store and its memory of one \
-                 moment, or make a new store of what is in both with `spinney repair --persistent-memory`",
+                 moment, or make a new store of both with `spinney repair --persistent-memory`, whose report says what it \
+                 leaves out",
                 found.epoch
             ));
         }
@@ -597,7 +598,7 @@ impl Pair<'_> {
             )),
             (Some(_), None) => self.conflict(format_args!(
                 "has {name}, which is of this store, but the file {FILE_NAME} is lost both here and in {}; make a new \
-                 store of what is in both with `spinney repair --persistent-memory`, or name another directory",
+                 store of both with `spinney repair --persistent-memory`, or name another directory",
                 self.dir.display()
             )),
             (None, None) => self.conflict(format_args!(

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::epochs::first_in_both;
 use super::{
     FILE_NAME, Mate, PersistentMemory, Progress, belongs, is_current, is_store, without_links,
 };
@@ -157,7 +158,9 @@ impl Remains<'_> {
         vfs.read_names(place)?;
         // Who has a copy of the store may have it open.
         let lock = vfs.lock_shared(&place.join(LOCK_FILE_NAME));
-        let problem = match Mate::read(vfs, place) {
+        let said = Mate::read(vfs, place);
+        let says_whose = matches!(&said, Ok(Some(_)));
+        let problem = match said {
             Err(error) if is_newer(&error) => return Err(error),
             Err(error) => Some(error),
             Ok(None) => Some(self.problem("no file that says so")),
@@ -178,11 +181,27 @@ impl Remains<'_> {
             Ok(Some(found)) => self.check_owner(&found)?,
         };
         let lock = lock?;
-        if let (Some(id), Some(owner)) = (self.own_id()?, Journal::find_store_id(vfs, place)?)
+        // A single segment of another store beside the file is damage, which is reported when it is read.
+        if !says_whose
+            && let (Some(id), Some(owner)) = (self.own_id()?, Journal::find_store_id(vfs, place)?)
             && id != owner
         {
             return Err(self.unusable("a journal of another store"));
         }
-        Ok((lock, problem))
+        Ok((lock, problem.map_or_else(|| self.check_moment(), |problem| Ok(Some(problem)))?))
+    }
+
+    /// What is wrong with a memory that says nothing wrong: of an epoch with segments in both directories, those in the
+    /// store's are not read. And if no file of the store knows the memory, it may be of another moment.
+    fn check_moment(&self) -> Result<Option<Error>> {
+        if let Some(epoch) = first_in_both(self.vfs, self.dir, self.place)? {
+            let dir = self.dir.display();
+            let what = format!(
+                "one with segments of epoch {epoch} of the journal, which {dir} has too: those there are left out"
+            );
+            return Ok(Some(self.problem(&what)));
+        }
+        let is_unknown = self.known.is_none();
+        Ok(is_unknown.then(|| self.problem("one that no file of the store names")))
     }
 }
