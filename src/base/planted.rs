@@ -585,12 +585,6 @@ bugs! {
         "An iterator that goes backwards from the first key of a leaf of the index passes over the leaf before.";
     SlmLaterLeafLeftOut, "slm-later-leaf-left-out", "tree",
         "Of the leaves of the index that a range query reads at once, the second one's keys are left out.";
-    SlmStreamKeepsJoined, "slm-stream-keeps-joined", "table",
-        "An entry of two leaves looks whole to who reads it again in a copied leaf, whatever lies behind it.";
-    SlmStreamJoinedIsWhole, "slm-stream-joined-is-whole", "table",
-        "Who reads a table leaf by leaf passes over what lies behind an entry of two leaves.";
-    SlmStreamLeafIsWhole, "slm-stream-leaf-is-whole", "table",
-        "Who reads a table leaf by leaf passes over versions of a key in the next leaf.";
 }
 
 /// Returns true if the bug is active.

@@ -18,7 +18,6 @@ use super::reader::{Table, rest_page};
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
-use crate::base::planted::{Bug, planted};
 use crate::cache::{Lease, PageClass, PagePointer, PageScan, ReadContext};
 
 /// A scan goes over so many units that nobody needs. Farther away, it begins anew.
@@ -98,9 +97,7 @@ impl LeafStream {
             }
             if placed == Placed::Split && !self.join(key, leaf, context)? {
                 // Joined, the entry would look whole to whoever asks again.
-                if !planted(Bug::SlmStreamKeepsJoined) {
-                    self.loaded = None;
-                }
+                self.loaded = None;
                 return Ok(false);
             }
             if let Some(entry) = self.leaf.entry() {
@@ -126,8 +123,7 @@ impl LeafStream {
             true => next,
             false => leaf.search(key, Seqno::MAX.0 + 1)?.max(leaf.first()),
         };
-        let goes_on = leaf.flags() & (FLAG_CONTINUES | FLAG_SPLIT) == FLAG_CONTINUES
-            && !planted(Bug::SlmStreamLeafIsWhole);
+        let goes_on = leaf.flags() & (FLAG_CONTINUES | FLAG_SPLIT) == FLAG_CONTINUES;
         if at >= entries || (goes_on && leaf.key_at(entries - 1)? == key) {
             return Ok(None);
         }
@@ -170,9 +166,6 @@ impl LeafStream {
             copy.join(payload)?;
             let shape = Shape::parse(payload, 0)?;
             let is_behind = |at: usize| Node { bytes: payload, shape: &shape }.key_is(at, key);
-            if planted(Bug::SlmStreamJoinedIsWhole) {
-                return Ok(true);
-            }
             Ok(match shape.entries {
                 1 => shape.flags & FLAG_CONTINUES == 0,
                 _ => !is_behind(1)?,

@@ -412,7 +412,7 @@ impl Habit {
     /// How many times as long scans are: where there are enough keys, some are so long that trees read differently.
     fn scan_times(self, purpose: Purpose) -> u16 {
         match (self, purpose) {
-            (Habit::Append | Habit::Scan, Purpose::Compare) => 10,
+            (Habit::Append | Habit::Scan, Purpose::Compare) => 4,
             _ => 1,
         }
     }
