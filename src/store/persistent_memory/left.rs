@@ -75,13 +75,19 @@ pub(crate) fn attach_what_is_left(
     };
     match remains.look() {
         Ok((lock, problem)) => {
-            let vfs = Arc::new(SplitVfs::new(vfs, (dir, &place), belongs, None));
-            Ok(Left { vfs, lock: Some(lock), problem: problem.or(damage) })
+            // Without a tag, it may be of another moment.
+            let unknown = || known.is_none().then(|| remains.problem(UNKNOWN));
+            let problem = problem.or(damage).or_else(unknown);
+            let vfs = Arc::new(SplitVfs::new(Arc::clone(&vfs), (dir, &place), belongs, None));
+            Ok(Left { vfs, lock: Some(lock), problem })
         }
         Err(error) if chosen.is_some() || error.is_refusal() || is_newer(&error) => Err(error),
         Err(error) => Ok(Left { vfs, lock: None, problem: Some(error) }),
     }
 }
+
+/// What is found of a memory that fits as far as it can be told.
+const UNKNOWN: &str = "one that no file of the store names";
 
 /// Whether a file is of a newer version of its format. That is no damage: a newer program reads it.
 fn is_newer(error: &Error) -> bool {
@@ -192,7 +198,7 @@ impl Remains<'_> {
     }
 
     /// What is wrong with a memory that says nothing wrong: of an epoch with segments in both directories, those in the
-    /// store's are not read. And if no file of the store knows the memory, it may be of another moment.
+    /// store's are not read.
     fn check_moment(&self) -> Result<Option<Error>> {
         if let Some(epoch) = first_in_both(self.vfs, self.dir, self.place)? {
             let dir = self.dir.display();
@@ -201,7 +207,6 @@ impl Remains<'_> {
             );
             return Ok(Some(self.problem(&what)));
         }
-        let is_unknown = self.known.is_none();
-        Ok(is_unknown.then(|| self.problem("one that no file of the store names")))
+        Ok(None)
     }
 }
