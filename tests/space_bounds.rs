@@ -375,7 +375,7 @@ fn large_values_of_one_batch_are_given_back() {
 #[test]
 fn blob_files_go_that_only_keys_with_operands_point_to() {
     for kind in TreeKind::ALL {
-        let options = KeyspaceOptions::new(kind).merge_operator("append");
+        let options = KeyspaceOptions::new(kind).merge_operator("append").blob_bytes_min(4096);
         let mut store = Store::new(options, 4 * MIB, 6_000);
         let keys = 6_000;
         store.load(keys);

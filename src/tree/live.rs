@@ -47,7 +47,7 @@ const LIKE_ERRORS: f64 = 4.0;
 /// much weight.
 const HOT_VERSIONS_MIN: u64 = 8;
 const HOT_PART: u64 = 64;
-/// The tables are compared again after one in this many has changed.
+/// The tables are compared again after one in this many has changed, or such a part of their content.
 const COMPARED_TABLES: u64 = 128;
 
 /// The total content of a tree's tables, dead or live.
@@ -67,6 +67,14 @@ impl Stored {
         self.entries += properties.entries();
         self.entry_bytes += properties.entry_bytes();
         self.blob_bytes += blob_value_bytes(table);
+    }
+
+    /// Whether all of it is nearly as much. One change may be a merge of many tables, which drops a good part of them.
+    fn is_like(&self, other: &Stored) -> bool {
+        let near = |one: u64, other: u64| one.abs_diff(other) <= one.max(other) / COMPARED_TABLES;
+        near(self.entries, other.entries)
+            && near(self.entry_bytes, other.entry_bytes)
+            && near(self.blob_bytes, other.blob_bytes)
     }
 }
 
@@ -201,9 +209,10 @@ pub(super) struct LiveKeys {
     /// As of the last comparison with the tables: the shares of entries, of their bytes, and of
     /// bytes in blob files.
     shares: [f64; 3],
-    /// The number of changes of the tables since then, at least one; `None` before the first
-    /// comparison.
-    changes: Option<u64>,
+    /// What the tables had then; `None` before the first comparison.
+    compared: Option<Stored>,
+    /// The number of changes of the tables since then.
+    changes: u64,
     /// The multiple of [`KEYS_MAX`] keys to follow. It is larger for more uneven sizes.
     uneven: f64,
     /// The share of that for which there is memory.
@@ -223,7 +232,8 @@ impl Default for LiveKeys {
             superseding_share: 0.0,
             new_share: 1.0,
             shares: [0.0; 3],
-            changes: None,
+            compared: None,
+            changes: 0,
             uneven: 1.0,
             share: 1.0,
         }
@@ -365,22 +375,22 @@ impl LiveKeys {
         gone.values().for_each(|key| self.subtract(key));
     }
 
-    /// Returns the live share of the tables' content after a change of the tables. `tables`
-    /// supplies `count` tables if they are to be compared again.
+    /// Returns the live share of the tables' content after a change of the tables, which are `count`
+    /// and have `stored` now. `tables` supplies them if they are to be compared again.
     pub(super) fn shares<'a>(
         &mut self,
         count: u64,
+        stored: Stored,
         tables: impl FnOnce() -> Vec<&'a Arc<Table>>,
     ) -> LiveShares {
-        let changes = self.changes.map(|changes| changes + 1);
-        self.changes = match changes {
-            Some(changes) if changes * COMPARED_TABLES < count => Some(changes),
-            _ => {
-                self.shares = self.compared(&tables());
-                self.uneven = self.uneven.max(self.unevenness());
-                Some(0)
-            }
-        };
+        self.changes += 1;
+        let is_like = |compared: &Stored| compared.is_like(&stored);
+        if self.changes * COMPARED_TABLES >= count || !self.compared.as_ref().is_some_and(is_like) {
+            self.shares = self.compared(&tables());
+            self.uneven = self.uneven.max(self.unevenness());
+            self.compared = Some(stored);
+            self.changes = 0;
+        }
         let [entries, entry_bytes, blob_bytes] = self.shares;
         LiveShares {
             entries,

@@ -18,7 +18,7 @@ fn within(found: u64, expected: u64, percent: u64) -> bool {
 fn live_in(live: &mut LiveKeys, tables: &[Arc<Table>]) -> Live {
     let mut stored = Stored::default();
     tables.iter().for_each(|table| stored.add(table));
-    live.shares(0, || tables.iter().collect()).of(stored)
+    live.shares(0, stored, || tables.iter().collect()).of(stored)
 }
 
 #[test]
@@ -44,6 +44,29 @@ fn overwrites_and_deletes_across_tables_are_not_live() {
     assert!(within(less.entry_bytes, 15_000 * PAIR_BYTES, 15), "{less:?}");
     let none = take(EntryKind::Delete, 5, (1..30_000).step_by(2).collect());
     assert_eq!((none.keys, none.entry_bytes), (0, 0));
+}
+
+/// Of many tables, one merge dropped all that was dead, a quarter: as one change of so many tables it was no reason to
+/// compare them again, and a quarter of what was live was taken for dead.
+#[test]
+fn one_merge_of_many_tables_is_seen_at_once() {
+    let files = data_files();
+    let mut live = LiveKeys::default();
+    let table =
+        |age: u64, keys: u64| table_of(&files, EntryKind::Put, age, keys * 100..(keys + 1) * 100);
+    let mut tables: Vec<_> = (0..300).map(|part| table(part + 1, part)).collect();
+    tables.extend((0..100).map(|part| table(part + 301, part)));
+    let told = |tables: &[Arc<Table>], live: &mut LiveKeys| {
+        let mut stored = Stored::default();
+        tables.iter().for_each(|table| stored.add(table));
+        let count = tables.len() as u64;
+        live.shares(count, stored, || tables.iter().collect()).of(stored).entry_bytes
+    };
+    tables.iter().for_each(|table| live.apply(&table.properties().sample));
+    let before = told(&tables, &mut live);
+    assert!(within(before, 30_000 * PAIR_BYTES, 3), "{before}");
+    tables.drain(..100);
+    assert_eq!(told(&tables, &mut live), 30_000 * PAIR_BYTES);
 }
 
 /// Of values of which a few take most of the space the sample had none, or twice its part: live bytes as told were off

@@ -189,7 +189,8 @@ impl<K: VersionedKind> Changes<K> {
         summary: Summary<K>,
     ) -> Version<K> {
         let Summary { totals, dead_blobs, own } = summary;
-        let shares = self.live.shares(totals.tables, || self.refs.files().tables().collect());
+        let tables = || self.refs.files().tables().collect();
+        let shares = self.live.shares(totals.tables, totals.stored(), tables);
         context.count_tables(totals.tables, self.live.sample_times());
         self.is_renewed = false;
         let Base { root, flushed, options, parameters } = base;
