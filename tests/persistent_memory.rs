@@ -586,6 +586,14 @@ fn a_store_that_went_on_without_the_memory_does_not_take_it() {
     }
 }
 
+/// One that had been opened as often, and had written nothing, had the same epoch: the memory was taken.
+#[test]
+fn a_store_that_was_opened_as_often_does_not_take_the_memory() {
+    let vfs = restored(1);
+    drop(builder(&vfs, STORE).journal_shards(1).open().unwrap());
+    assert_conflict(with_memory(&vfs).open());
+}
+
 /// A backup that was opened with a memory of a later moment could not be opened again, with the memory or without it:
 /// the opening had failed only after it had written both files. Without the repair, the error is one of a damaged
 /// journal, and the store has a file `MEMORY`.

@@ -368,7 +368,7 @@ impl StoreContext {
             let epoch = epoch_number(recovered.epochs.current)?;
             return Ok(Begun { report, memtables_weighed, epoch, last, orphans_removed: 0 });
         }
-        let epoch = epoch_number(recovered.epochs.current + 1)?;
+        let epoch = epoch_number(recovered.epochs.current + claim.map_or(1, Claim::epoch_step))?;
         let older =
             report.limits.iter().map(|limit| (u64::from(limit.epoch), limit.last)).collect();
         // A power loss took journal records of what was in the trees already. New records will start

@@ -15,7 +15,8 @@
 //!    to salvage too.
 //! 4. Who opens the store has the lock of both directories.
 //! 5. If the store's file is lost or damaged, no tag says of which moment the memory is. Its file has the epoch of the
-//!    manifest that it goes with: with any other manifest it is refused, before anything is written.
+//!    manifest that it goes with: with any other manifest it is refused, before anything is written. Epochs of stores
+//!    that have persistent memory grow by random steps, so that a copy of the store has come to others.
 //! 6. An opening makes all segments of its epoch in one directory, and a store that has persistent memory makes none in
 //!    its own. A store that has newer ones there has gone on without the memory.
 
@@ -77,6 +78,9 @@ fn belongs(name: &str) -> bool {
         || SegmentId::parse(name).is_some()
 }
 
+/// The most by which an epoch is above the one before. A store can be opened for writing eight million times.
+const EPOCH_STEP_MAX: u64 = 1024;
+
 /// The lock of the store, and that of its persistent memory. Who waits for the store's finds the other free.
 #[derive(Debug)]
 struct Locks {
@@ -106,6 +110,14 @@ pub(super) struct Claim {
 }
 
 impl Claim {
+    /// By how much the epoch of this opening is above the one before: by a random number, from the tag. So a copy of the
+    /// store that was opened elsewhere as often has come to another epoch (invariant 5).
+    pub(super) fn epoch_step(&self) -> u64 {
+        let [_, of_memory] = &self.mates;
+        // A tag is odd.
+        1 + (of_memory.tag >> 1) % EPOCH_STEP_MAX
+    }
+
     /// The manifest is about to skip the commits that are lost with the memory: it must not come back.
     pub(super) fn give_up_lost(&self) -> Result<()> {
         let [of_store, _] = &self.mates;

@@ -290,6 +290,6 @@ impl Replay<'_> {
 
 pub(super) fn epoch_number(epoch: u64) -> Result<u32> {
     u32::try_from(epoch).map_err(|_| Error::Conflict {
-        what: format!("the store has been opened {epoch} times, more than its format can count"),
+        what: format!("the store has come to epoch {epoch}: it has been opened more often than its format can count"),
     })
 }
