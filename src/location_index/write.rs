@@ -275,11 +275,24 @@ impl Writing<'_> {
     }
 
     /// There are blocks for a change, and then still for a removal: removals make room, so they have to be possible.
-    pub(super) fn require_room(&mut self, key: &[u8]) -> Result<()> {
-        let has_long_keys = self.writer.has_long_keys || key_block_count(key.len()) > 0;
+    ///
+    /// # Errors
+    /// `Full` if the region cannot grow.
+    pub(crate) fn require_room(&mut self, key: &[u8]) -> Result<()> {
+        let has_long_keys = self.has_long_keys_with(key);
         self.require_blocks(self.room_for(key.len(), has_long_keys))?;
         self.writer.has_long_keys = has_long_keys;
         Ok(())
+    }
+
+    /// Whether there is room for a change of a key without asking the system for more.
+    pub(crate) fn has_room(&self, key: &[u8]) -> bool {
+        let needed = self.room_for(key.len(), self.has_long_keys_with(key));
+        self.writer.free.left() as usize >= needed
+    }
+
+    fn has_long_keys_with(&self, key: &[u8]) -> bool {
+        self.writer.has_long_keys || key_block_count(key.len()) > 0
     }
 
     /// The blocks for a change of a key of so many bytes, and for a removal.

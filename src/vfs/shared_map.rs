@@ -30,9 +30,7 @@ use super::cache_lines;
 use super::posix_file::file_bytes_max;
 use super::posix_mapped::{is_rewritten_in_place, persistent_flags, reserve, rewrites_in_place};
 use super::{Access, Vfs, io_error};
-#[cfg(not(target_os = "linux"))]
-use crate::base::error::Error;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::sync::Mutex;
 use crate::base::sync::plain::{AtomicUsize, Ordering};
 
@@ -155,28 +153,44 @@ impl SharedMap {
         if bytes <= mapped {
             return Ok(());
         }
-        // By an eighth at least, so that a file grows a few times only.
-        let bytes = bytes.max(mapped + mapped / 8).checked_next_multiple_of(MAP_STEP_BYTES);
-        let needed = bytes.map_or(u64::MAX, |bytes| (bytes - mapped) as u64);
-        let failed = |error| io_error("reserve", &self.path, Some(mapped as u64), needed, error);
-        let is_possible = |bytes: &usize| {
-            let file_bytes_max = match self.sharing {
-                Sharing::Shared => file_bytes_max(),
-                Sharing::Private => u64::MAX,
-            };
-            *bytes <= self.address_bytes && *bytes as u64 <= file_bytes_max
+        let file = match self.sharing {
+            Sharing::Private => None,
+            Sharing::Shared => {
+                let file = self.vfs.open(&self.path, Access::Buffered, true)?;
+                let unsupported = || self.refused(bytes, io::ErrorKind::Unsupported.into());
+                Some(file.pin(None).ok_or_else(unsupported)?)
+            }
         };
-        let Some(bytes) = bytes.filter(is_possible) else {
-            return Err(failed(io::ErrorKind::StorageFull.into()));
-        };
-        if self.sharing == Sharing::Private {
-            return self.map_memory(mapped, bytes).map_err(failed);
+        let file = file.as_deref();
+        // By an eighth, so that a file grows a few times only. On a disk that is almost full, the rest is for others.
+        let more = (mapped / 8).min(file.map_or(usize::MAX, available_bytes) / 8);
+        match self.grow_to(file, bytes.max(mapped + more)) {
+            // There may be room, or addresses, for what is needed alone.
+            Err(Error::Full { .. }) => self.grow_to(file, bytes),
+            grown => grown,
         }
-        let file = self.vfs.open(&self.path, Access::Buffered, true)?;
-        let unsupported = || failed(io::ErrorKind::Unsupported.into());
-        let file = file.pin(None).ok_or_else(unsupported)?;
-        reserve(&file, mapped as u64..bytes as u64).map_err(failed)?;
-        self.map(&file, mapped, bytes).map_err(failed)
+    }
+
+    fn refused(&self, bytes: usize, error: io::Error) -> Error {
+        let mapped = self.bytes();
+        io_error("reserve", &self.path, Some(mapped as u64), (bytes - mapped) as u64, error)
+    }
+
+    /// Makes the map so large, rounded up to whole steps. Without a file, it grows in memory.
+    fn grow_to(&self, file: Option<&fs::File>, bytes: usize) -> Result<()> {
+        self.map_more(file, bytes).map_err(|error| self.refused(bytes, error))
+    }
+
+    fn map_more(&self, file: Option<&fs::File>, bytes: usize) -> io::Result<()> {
+        let mapped = self.bytes();
+        let file_bytes_max = if file.is_some() { file_bytes_max() } else { u64::MAX };
+        let is_possible =
+            |bytes: &usize| *bytes <= self.address_bytes && *bytes as u64 <= file_bytes_max;
+        let bytes = bytes.checked_next_multiple_of(MAP_STEP_BYTES).filter(is_possible);
+        let bytes = bytes.ok_or(io::ErrorKind::StorageFull)?;
+        let Some(file) = file else { return self.map_memory(mapped, bytes) };
+        reserve(file, mapped as u64..bytes as u64)?;
+        self.map(file, mapped, bytes)
     }
 
     /// Maps the file's bytes from `mapped` to `bytes`.
@@ -349,6 +363,16 @@ fn fills_holes(file: &fs::File, path: &Path, bytes: u64) -> Result<bool> {
     Ok(false)
 }
 
+/// How much the process may still take of the file's disk, where the file system says so.
+fn available_bytes(file: &fs::File) -> usize {
+    match rustix::fs::fstatvfs(file) {
+        Ok(space) if space.f_blocks > 0 => {
+            usize::try_from(space.f_bavail.saturating_mul(space.f_frsize)).unwrap_or(usize::MAX)
+        }
+        _ => usize::MAX,
+    }
+}
+
 /// Whether the file system has the file, which has at least one page or may get it, in persistent memory.
 fn maps_persistently(file: &fs::File) -> bool {
     let Some(flags) = persistent_flags() else { return false };
@@ -378,7 +402,6 @@ mod tests {
 
     use super::super::{MemoryVfs, PosixVfs};
     use super::*;
-    use crate::base::error::Error;
 
     fn store(map: &SharedMap, at: usize, byte: u8) {
         assert!(at < map.bytes());
@@ -463,6 +486,21 @@ mod tests {
         assert!(matches!(map.grow(ADDRESS_BYTES_MAX + 1), Err(Error::Full { .. })));
         assert!(matches!(map.grow(usize::MAX), Err(Error::Full { .. })));
         assert_eq!(map.bytes(), MAP_STEP_BYTES);
+    }
+
+    /// A map grew by an eighth or not at all. So an index became partial although there was room for its next key: where
+    /// less of the disk was free than an eighth of the index, and from 57 of 64 GiB of addresses on.
+    #[test]
+    fn a_map_grows_by_what_is_needed_where_there_is_no_room_for_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_vfs, _path, mut map) = mapped(dir.path(), 32 * MAP_STEP_BYTES as u64);
+        let address_bytes = std::mem::replace(&mut map.address_bytes, 34 * MAP_STEP_BYTES);
+        map.grow(32 * MAP_STEP_BYTES + 1).unwrap();
+        assert_eq!(map.bytes(), 33 * MAP_STEP_BYTES);
+        store(&map, map.bytes() - 1, 7);
+        map.grow(34 * MAP_STEP_BYTES).unwrap();
+        assert!(matches!(map.grow(34 * MAP_STEP_BYTES + 1), Err(Error::Full { .. })));
+        map.address_bytes = address_bytes;
     }
 
     /// A file on tmpfs was given holes, where a load of one allocates memory that may not be there.

@@ -129,6 +129,8 @@ pub(in crate::tree) struct Places {
     many: Mutex<BTreeMap<Vec<u8>, Vec<IndexVersion>>>,
     /// The index has become partial since a rebuild began.
     has_lacked_room: AtomicBool,
+    /// What the last rebuild began with, unless it succeeded: the number that the tables went up to, and the snapshots.
+    pub(super) rebuilt: Mutex<Option<(Seqno, Vec<Seqno>)>>,
     /// A table has had operands.
     pub(super) has_operands: AtomicBool,
     /// The number of versions that only snapshots need, and the snapshots that had to be kept for.
@@ -166,6 +168,7 @@ impl Places {
             receiving: Mutex::default(),
             many: Mutex::default(),
             has_lacked_room: AtomicBool::new(false),
+            rebuilt: Mutex::default(),
             has_operands: AtomicBool::new(false),
             superseded: AtomicU64::new(0),
             needed: Mutex::default(),
@@ -303,6 +306,7 @@ impl Places {
             self.set_ready(placed.number);
         }
         self.file.iter().for_each(|file| file.built(flushed));
+        *self.rebuilt.lock() = None;
         let in_flight = std::mem::take(&mut *changes);
         self.store_state(&changes, |state| {
             in_flight

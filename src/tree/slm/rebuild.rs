@@ -4,6 +4,9 @@
 //! the keys of all tables and makes the index say of each what the tables do, key by key in their order. What the index
 //! has besides is removed. Then it receives the tables that have come meanwhile.
 //!
+//! A rebuild that finds no room for a key fails, but only after it has gone through all keys: what it removes behind that
+//! key is room for the next rebuild. That one is not begun before there is room, or something else to remove.
+//!
 //! Invariants:
 //! 1. No compaction runs beside a rebuild: it has the range of all keys.
 //! 2. The index is asked again only once it has all keys of all tables, and each memtable that is becoming a part of the
@@ -36,12 +39,17 @@ pub(super) struct Rebuild {
 
 impl Rebuild {
     /// Begins with the tables that a level has, for these snapshots.
+    ///
+    /// # Errors
+    /// `Full` if there was no room for the same keys before, and there still is none.
     pub(super) fn begin(
         places: &Places,
         level: &Level,
         flushed: Seqno,
         snapshots: Vec<Seqno>,
     ) -> Result<Rebuild> {
+        let held = snapshots.split_last().map_or(&[][..], |(_, held)| held);
+        places.require_outlook((flushed, held))?;
         places.begin_rebuild(flushed, &snapshots);
         let mut expected = MergedKeys::new(level, snapshots)?;
         let has_expected = expected.next()?;
@@ -50,15 +58,17 @@ impl Rebuild {
     }
 
     /// Compares some keys. Returns false once the index has all of them.
+    ///
+    /// # Errors
+    /// `Full` at the end, if there was no room for a key.
     pub(super) fn compare_some(&mut self, places: &Places, keys_max: usize) -> Result<bool> {
         for _ in 0..keys_max.div_ceil(KEYS_AT_ONCE) {
             let mut counts = Counts::default();
             let result = self.compare(places, &mut counts);
             places.count(&mut counts);
             if !result? {
-                return Ok(false);
+                return places.require_room().map(|()| false);
             }
-            places.require_room()?;
         }
         Ok(true)
     }
@@ -80,9 +90,14 @@ impl Rebuild {
                 (expected, _) => expected.is_some(),
             };
             if is_expected {
-                let versions = self.expected.versions();
-                // What was there has not been counted.
-                places.set(&mut places.write()?, counts, self.expected.key(), &[], versions)?;
+                let (key, versions) = (self.expected.key(), self.expected.versions());
+                let mut writing = places.write()?;
+                // The disk is not asked again for each of the other keys: the rebuild has failed.
+                if !places.has_lacked_room() || writing.has_room(key) {
+                    // What was there has not been counted.
+                    places.set(&mut writing, counts, key, &[], versions)?;
+                }
+                drop(writing);
                 if next.is_some_and(|next| *next == *self.expected.key()) {
                     self.found.pop();
                 }
@@ -134,6 +149,18 @@ impl Places {
                 Err(Error::Full { path, needed: 4096 })
             }
         }
+    }
+
+    /// # Errors
+    /// `Full` if a rebuild of the same has found no room, and there is none for any key.
+    fn require_outlook(&self, of: (Seqno, &[Seqno])) -> Result<()> {
+        let mut rebuilt = self.rebuilt.lock();
+        let is_again = rebuilt.as_ref().is_some_and(|(flushed, held)| (*flushed, &**held) == of);
+        if is_again && self.has_lacked_room() {
+            self.write()?.require_room(&[])?;
+        }
+        *rebuilt = Some((of.0, of.1.to_vec()));
+        Ok(())
     }
 }
 

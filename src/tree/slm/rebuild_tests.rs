@@ -8,12 +8,16 @@ use super::*;
 use crate::base::random::SplitMix;
 use crate::cache::ReadContext;
 use crate::jobs::{Job, Step};
-use crate::location_index::{IndexVersion, LeafPlace, Location};
+use crate::location_index::{IndexVersion, LeafPlace, Location, LocationIndex};
+use crate::pmem::HeapRegion;
 use crate::tree::slm::change::Rules;
 use crate::tree::slm::{PackedTable, Slm, SlmTree};
 use crate::tree::test_support::{Puts, Reader, context, key_of};
 use crate::tree::versioned::{Change, NewFiles, NewTables, VersionedKind};
 use crate::tree::{Tree, TreeObserver};
+
+/// The words of a block of the index.
+const BLOCK_WORDS: usize = 512;
 
 /// A snapshot that is held all the time.
 const HELD: Seqno = Seqno(7);
@@ -37,10 +41,15 @@ impl Bed {
 
     /// A packed memtable that is about to become part of the tree.
     fn begin(&mut self) -> PackedTable {
-        self.seqno += 1;
         let mut keys: Vec<Vec<u8>> = (0..40).map(|_| key_of(self.random.next() % 300)).collect();
         keys.sort();
         keys.dedup();
+        self.begin_with(keys)
+    }
+
+    /// The same with these keys, which are in order.
+    fn begin_with(&mut self, keys: Vec<Vec<u8>>) -> PackedTable {
+        self.seqno += 1;
         let mut puts = Puts { seqno: self.seqno, keys, at: 0 };
         let (packed, _) = Slm::pack(&self.tree, &mut puts).unwrap();
         Slm::incorporating(&self.tree, &packed, Seqno(self.seqno)).unwrap();
@@ -62,6 +71,10 @@ impl Bed {
 
     fn incorporate(&mut self) {
         let packed = self.begin();
+        self.end(packed);
+    }
+
+    fn end(&self, packed: PackedTable) {
         self.show(&packed);
         Slm::incorporated(&self.tree, &packed, true);
     }
@@ -259,4 +272,76 @@ fn what_is_dead_is_known_after_a_rebuild() {
     let (live, named) = bed.places().live_of_named(oldest).unwrap();
     assert!(live < named, "{live} of {named}");
     assert_eq!(named, oldest.properties().entries());
+}
+
+/// The places of a tree, in an index of so many blocks that has no room left: it has keys that are in no table, behind
+/// all others.
+fn full_places(level: &Level, blocks: usize) -> Places {
+    let region = HeapRegion::reserve(blocks * BLOCK_WORDS, Path::new("heap")).unwrap();
+    let index = LocationIndex::create(Arc::new(region), 0).unwrap();
+    let places = Places::new(index, None, false);
+    places.register_all(level);
+    let location = Location::new(1, LeafPlace { unit: 0, units: 1, is_split: false }, false);
+    let version = [IndexVersion { location, superseded: None }];
+    let mut number = 0;
+    while places.write().unwrap().set(format!("z{number:06}").as_bytes(), &version).is_ok() {
+        number += 1;
+    }
+    places.distrust();
+    places
+}
+
+/// Carries out the first half of a rebuild.
+fn compare_all(rebuild: &mut Rebuild, places: &Places) -> Result<()> {
+    while rebuild.compare_some(places, 64)? {}
+    Ok(())
+}
+
+/// A rebuild ended at the first key that there was no room for. What it would have removed behind that key stayed, so the
+/// next one had no room either: the index of a disk that was full for a moment was partial until the store was opened again.
+#[test]
+fn a_rebuild_that_has_no_room_makes_some_for_the_next() {
+    let mut bed = Bed::new(4);
+    (0..10).for_each(|_| bed.incorporate());
+    let version = bed.tree.version.load_full();
+    let newest = || (Arc::clone(&version.root), version.flushed);
+    let snapshots = || vec![Seqno::MAX];
+    let places = full_places(&version.root, 64);
+    let begin = || Rebuild::begin(&places, &version.root, version.flushed, snapshots()).unwrap();
+    let failed = compare_all(&mut begin(), &places);
+    assert!(matches!(failed, Err(Error::Full { .. })), "{failed:?}");
+    let mut again = begin();
+    compare_all(&mut again, &places).unwrap();
+    while again.receive_newer(&places, &newest, &snapshots).unwrap() {}
+    assert!(!places.is_partial());
+    let (mut keys, mut rest) = (Vec::new(), Some(Vec::new()));
+    while let Some(from) = rest {
+        let (entries, next) = places.entries_from(&from).unwrap();
+        keys.extend(entries.into_iter().map(|(key, _)| key));
+        rest = next;
+    }
+    assert!(keys.iter().eq(bed.written.keys()));
+}
+
+/// On a full disk, all tables were read again each second, whether or not anything had changed.
+#[test]
+fn a_rebuild_that_has_no_room_is_not_tried_again_for_the_same_tables() {
+    let mut bed = Bed::new(5);
+    let packed = bed.begin_with((0..3000).map(key_of).collect());
+    bed.end(packed);
+    let places = full_places(&bed.tree.version.load().root, 16);
+    let begin = |bed: &Bed| {
+        let version = bed.tree.version.load_full();
+        Rebuild::begin(&places, &version.root, version.flushed, vec![Seqno::MAX])
+    };
+    let mut tries = 0;
+    while let Ok(mut rebuild) = begin(&bed) {
+        let failed = compare_all(&mut rebuild, &places);
+        assert!(matches!(failed, Err(Error::Full { .. })), "{failed:?}");
+        tries += 1;
+        assert!(tries < 10, "tried without end");
+    }
+    assert!(tries > 0);
+    bed.incorporate();
+    begin(&bed).unwrap();
 }
