@@ -20,10 +20,14 @@ const BOOT: usize = 72;
 const SETTLED: usize = 80;
 
 fn open(dir: &Path) -> (Database, Keyspace) {
+    open_with(dir, options())
+}
+
+fn open_with(dir: &Path, options: KeyspaceOptions) -> (Database, Keyspace) {
     let builder = Database::builder(dir);
     let builder = builder.memory_budget(8 * MIB).memtable_bytes(MIB / 4).deterministic(1);
     let db = builder.open().unwrap();
-    let keyspace = db.keyspace("items", options()).unwrap();
+    let keyspace = db.keyspace("items", options).unwrap();
     (db, keyspace)
 }
 
@@ -99,7 +103,11 @@ fn copy(dir: &Path) -> TempDir {
 
 /// Opens a store, and returns true if it has been opened with the index that it had.
 fn resumes(dir: &Path, model: &Model) -> bool {
-    let (_db, keyspace) = open(dir);
+    resumes_with(dir, options(), model)
+}
+
+fn resumes_with(dir: &Path, options: KeyspaceOptions, model: &Model) -> bool {
+    let (_db, keyspace) = open_with(dir, options);
     let resumed = is_resumed(&keyspace);
     assert_holds(&keyspace, model);
     resumed
@@ -358,6 +366,36 @@ fn versions_that_are_not_in_the_file_are_not_lost_with_the_process() {
                 }
             }
         }
+    }
+}
+
+/// Once a key had had more versions than a leaf holds, the index was not to be trusted any more, although it had all of
+/// them again: all tables were read whenever the store was opened, until the index was built for another reason.
+#[test]
+fn an_index_is_trusted_again_once_no_key_has_too_many_versions() {
+    for (key, snapshots) in [(b"k".to_vec(), 40), (vec![b'k'; 400], 10)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut model = Model::new();
+        // Otherwise tables are merged before there are as many.
+        let options = || common::for_space_alone(options());
+        let (db, keyspace) = open_with(dir.path(), options());
+        let resumes = |dir: &Path, model: &Model| resumes_with(dir, options(), model);
+        let views: Vec<_> = (0..snapshots)
+            .map(|number: u64| {
+                keyspace.put(&key, number.to_le_bytes()).unwrap();
+                keyspace.flush().unwrap();
+                model.insert(key.clone(), number);
+                db.snapshot()
+            })
+            .collect();
+        db.wait_idle().unwrap();
+        assert!(!resumes(copy(dir.path()).path(), &model), "there were not too many versions");
+        drop(views);
+        db.wait_idle().unwrap();
+        let killed = copy(dir.path());
+        assert!(resumes(killed.path(), &model), "killed");
+        drop((db, keyspace));
+        assert!(resumes(dir.path(), &model), "closed");
     }
 }
 

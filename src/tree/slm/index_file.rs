@@ -6,7 +6,8 @@
 //!    it ended: then the file has what that stored, in the order of its stores. Otherwise the index is built from the
 //!    tables.
 //! 2. A file that was closed is known not to be, durably, before anything in it changes.
-//! 3. Once something is not in the file, it is not to be trusted, whatever is put into it later.
+//! 3. Once something of the tree is not in the file, it is not to be trusted until the index has been built anew, whatever is
+//!    put into it before. While a key has more versions than a leaf holds, it is not to be trusted either.
 //! 4. Without a file that can be mapped, the index is in memory, and built whenever the store is opened.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,7 @@ use super::level::Level;
 use crate::base::checksum::checksum;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
+use crate::base::sync::Mutex;
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::cache::{DataFiles, FileType};
 use crate::location_index::{LocationIndex, load_note, store_note};
@@ -54,10 +56,18 @@ pub(super) struct IndexFile {
     files: Arc<DataFiles>,
     id: FileId,
     sharing: Sharing,
-    /// Something is not in the file.
-    lacks: AtomicBool,
+    /// What is not in the file. Held while the note changes that says whether it is to be trusted.
+    missing: Mutex<Missing>,
     /// Nothing has changed since it was closed.
     is_closed: AtomicBool,
+}
+
+/// What is not in a file.
+struct Missing {
+    /// Something of its tree: it is being built, or a key was lost.
+    of_tree: bool,
+    /// Versions of keys that have more than a leaf holds. They are in memory.
+    of_keys: bool,
 }
 
 /// What an index that is to be trusted has said when it was opened.
@@ -136,7 +146,7 @@ fn open_file(
         files: Arc::clone(files),
         id,
         sharing,
-        lacks: AtomicBool::new(false),
+        missing: Mutex::new(Missing { of_tree: true, of_keys: false }),
         is_closed: AtomicBool::new(false),
     };
     let memory = with_latency(context, Arc::<MappedRegion>::clone(&region));
@@ -166,6 +176,7 @@ fn open_file(
             && has.cut == 0
             && live.keys().all(|number| numbers.contains(number))
         {
+            file.missing.lock().of_tree = false;
             let found = Some(FoundIndex { live, settled });
             return Ok(Some(OpenedIndex { index, file: Some(file), found }));
         }
@@ -281,25 +292,34 @@ impl IndexFile {
 
     /// The index has everything of its tree, which goes up to this number.
     pub(super) fn built(&self, flushed: Seqno) {
-        if !self.lacks.load(Ordering::SeqCst) {
-            self.settled(flushed);
-        }
+        self.missing.lock().of_tree = false;
         // Trusted without the number, it would be given tables again that it has.
-        if !self.lacks.load(Ordering::SeqCst) {
-            store_note(&*self.region, TRUST_NOTE, self.open_trust());
-        }
-    }
-
-    /// The index is about to be built anew.
-    pub(super) fn begin_rebuild(&self) {
-        self.distrust();
-        self.lacks.store(false, Ordering::SeqCst);
+        self.settled(flushed);
+        self.trust(&self.missing.lock());
     }
 
     /// The index lacks something: the next one who opens the store builds it.
     pub(super) fn distrust(&self) {
-        self.lacks.store(true, Ordering::SeqCst);
+        let mut missing = self.missing.lock();
+        missing.of_tree = true;
         store_note(&*self.region, TRUST_NOTE, UNTRUSTED);
+    }
+
+    /// Some keys have, or no key has any more, versions that are in memory alone.
+    pub(super) fn set_exceeded(&self, is_exceeded: bool) {
+        let mut missing = self.missing.lock();
+        missing.of_keys = is_exceeded;
+        match is_exceeded {
+            true => store_note(&*self.region, TRUST_NOTE, UNTRUSTED),
+            false => self.trust(&missing),
+        }
+    }
+
+    /// The file is to be trusted again, unless something is missing.
+    fn trust(&self, missing: &Missing) {
+        if !missing.of_tree && !missing.of_keys {
+            store_note(&*self.region, TRUST_NOTE, self.open_trust());
+        }
     }
 
     /// The index is what belongs to a level. Nobody changes it meanwhile.

@@ -268,8 +268,8 @@ impl Places {
     pub(super) fn begin_rebuild(&self, flushed: Seqno, snapshots: &[Seqno]) {
         *self.receiving.lock() = None;
         self.has_lacked_room.store(false, Ordering::SeqCst);
-        self.file.iter().for_each(IndexFile::begin_rebuild);
-        self.many.lock().clear();
+        self.file.iter().for_each(IndexFile::distrust);
+        self.forget_many(BTreeMap::clear);
         self.superseded.store(0, Ordering::SeqCst);
         self.need(snapshots);
         {
@@ -483,7 +483,7 @@ impl Places {
             None => {
                 let set = writing.set(key, after);
                 if before.len() > most && set.is_ok() {
-                    self.many.lock().remove(key);
+                    self.forget_many(|many| drop(many.remove(key)));
                 }
                 set
             }
@@ -494,9 +494,9 @@ impl Places {
                     .next_back()
                     .into_iter()
                     .for_each(|last| last.location.is_operand = true);
-                // They are in memory alone.
-                self.file.iter().for_each(IndexFile::distrust);
                 let mut many = self.many.lock();
+                // They are in memory alone.
+                self.file.iter().for_each(|file| file.set_exceeded(true));
                 many.insert(key.to_vec(), after.to_vec());
                 writing.set(key, &newest)
             }
@@ -507,7 +507,7 @@ impl Places {
                 self.distrust();
                 // There is always room for a removal.
                 writing.remove(key)?;
-                self.many.lock().remove(key);
+                self.forget_many(|many| drop(many.remove(key)));
                 &[]
             }
             Err(error) => return Err(error),
@@ -515,6 +515,16 @@ impl Places {
         counts.count(before, if planted(Bug::SlmDeadCountedTwice) { -2 } else { -1 });
         counts.count(after, 1);
         Ok(())
+    }
+
+    /// Keys have, in the index, all of their versions.
+    fn forget_many(&self, forget: impl FnOnce(&mut BTreeMap<Vec<u8>, Vec<IndexVersion>>)) {
+        let mut many = self.many.lock();
+        let had = !many.is_empty();
+        forget(&mut many);
+        if had && many.is_empty() {
+            self.file.iter().for_each(|file| file.set_exceeded(false));
+        }
     }
 
     /// Adds what has been counted. It is to be called before the index is given to others.
