@@ -307,12 +307,8 @@ impl CompactionJob {
                 Box::new(Rebuild::begin(places, &version.root, version.flushed, snapshots)?)
             }
         };
-        let newest = || {
-            let version = tree.version.load();
-            (Arc::clone(&version.root), version.flushed)
-        };
-        let goes_on = rebuild.compare_some(places, STEP_ENTRIES as usize)?
-            || rebuild.receive_newer(places, &newest, &|| tree.context.snapshots())?;
+        let keys_max = STEP_ENTRIES as usize;
+        let goes_on = rebuild.compare_some(places, keys_max)? || tree.receive_newer(keys_max)?;
         if !goes_on {
             places.shrink();
             return self.install(|_tree, _plan| Ok(()));

@@ -74,6 +74,10 @@ use crate::table::{Table, TableFilter};
 /// If so many memtables are not in the index, the next one waits until one of them is.
 const PENDING_MAX: usize = 3;
 
+/// A memtable that comes while the index is built anew helps to put so many others into it. One of them would not make those
+/// fewer that are missing, and all of them would take long.
+const HELPED_TABLES: usize = 2;
+
 /// A single level under an index.
 pub(super) type SlmTree = VersionedTree<Slm>;
 
@@ -171,6 +175,11 @@ impl VersionedKind for Slm {
         let (places, keys) = (&tree.own.places, keys_of(&table)?);
         // Background threads are behind: this one helps.
         while places.state().pending.len() >= PENDING_MAX && tree.receive_some(usize::MAX) {}
+        for _ in 0..HELPED_TABLES {
+            if !tree.help_rebuild() {
+                break;
+            }
+        }
         places.register(&table, number);
         let is_part = AtomicBool::new(false);
         places.begin(Arc::new(Pending { table, number, keys, flushed, is_part }));
@@ -243,5 +252,21 @@ impl SlmTree {
             places.distrust();
             false
         })
+    }
+
+    /// See [`Places::receive_newer`].
+    fn receive_newer(&self, keys_max: usize) -> Result<bool> {
+        let (newest, snapshots) = (|| self.newest(), || self.context.snapshots());
+        self.own.places.receive_newer(keys_max, &newest, &snapshots)
+    }
+
+    /// See [`Places::help_rebuild`].
+    fn help_rebuild(&self) -> bool {
+        self.own.places.help_rebuild(&|| self.newest(), &|| self.context.snapshots())
+    }
+
+    fn newest(&self) -> (Arc<Level>, Seqno) {
+        let version = self.version.load();
+        (Arc::clone(&version.root), version.flushed)
     }
 }

@@ -62,6 +62,17 @@ pub(super) struct Receiving {
     pub(super) at: usize,
 }
 
+/// The second half of a rebuild, which the memtables that come meanwhile help with.
+#[derive(Default)]
+pub(super) struct CatchUp {
+    /// The first half is over.
+    pub(super) is_begun: bool,
+    /// The tables that are no longer missing.
+    pub(super) received: BTreeSet<FileId>,
+    /// The last one of them, if not all of its keys are in the index.
+    pub(super) receiving: Option<Receiving>,
+}
+
 /// What readers need to know beside the index.
 #[derive(Clone, Default)]
 pub(super) struct State {
@@ -131,6 +142,8 @@ pub(in crate::tree) struct Places {
     has_lacked_room: AtomicBool,
     /// What the last rebuild began with, unless it succeeded: the number that the tables went up to, and the snapshots.
     pub(super) rebuilt: Mutex<Option<(Seqno, Vec<Seqno>)>>,
+    /// Locked before `changes`.
+    pub(super) catching_up: Mutex<CatchUp>,
     /// A table has had operands.
     pub(super) has_operands: AtomicBool,
     /// The number of versions that only snapshots need, and the snapshots that had to be kept for.
@@ -169,6 +182,7 @@ impl Places {
             many: Mutex::default(),
             has_lacked_room: AtomicBool::new(false),
             rebuilt: Mutex::default(),
+            catching_up: Mutex::default(),
             has_operands: AtomicBool::new(false),
             superseded: AtomicU64::new(0),
             needed: Mutex::default(),

@@ -9,17 +9,19 @@
 //!
 //! Invariants:
 //! 1. No compaction runs beside a rebuild: it has the range of all keys.
-//! 2. The index is asked again only once it has all keys of all tables, and each memtable that is becoming a part of the
+//! 2. Each memtable that comes during the second half of a rebuild first puts two tables into the index, if so many are
+//!    missing: they become fewer.
+//! 3. The index is asked again only once it has all keys of all tables, and each memtable that is becoming a part of the
 //!    tree is known as pending.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::level::Level;
+use super::level_tables::LevelTable;
 use super::merged_keys::{MergedKeys, keys_of};
-use super::places::{Counts, KeyVersions, Pending, Places};
+use super::places::{CatchUp, Counts, KeyVersions, Pending, Places};
 use crate::base::error::{Error, Result};
-use crate::base::ids::{FileId, Seqno};
+use crate::base::ids::Seqno;
 use crate::base::sync::atomic::AtomicBool;
 
 /// Keys that are compared before others may change the index.
@@ -33,8 +35,6 @@ pub(super) struct Rebuild {
     rest: Option<Vec<u8>>,
     /// Entries of the index that are still to be compared, the next one last.
     found: Vec<KeyVersions>,
-    /// The tables whose keys are in the index, once all of `expected` is.
-    received: BTreeSet<FileId>,
 }
 
 impl Rebuild {
@@ -50,11 +50,13 @@ impl Rebuild {
     ) -> Result<Rebuild> {
         let held = snapshots.split_last().map_or(&[][..], |(_, held)| held);
         places.require_outlook((flushed, held))?;
+        let received = level.tables().map(|table| table.id()).collect();
+        // Nobody helps any more with one that has failed.
+        *places.catching_up.lock() = CatchUp { received, ..CatchUp::default() };
         places.begin_rebuild(flushed, &snapshots);
         let mut expected = MergedKeys::new(level, snapshots)?;
         let has_expected = expected.next()?;
-        let received = level.tables().map(|table| table.id()).collect();
-        Ok(Rebuild { expected, has_expected, rest: Some(Vec::new()), found: Vec::new(), received })
+        Ok(Rebuild { expected, has_expected, rest: Some(Vec::new()), found: Vec::new() })
     }
 
     /// Compares some keys. Returns false once the index has all of them.
@@ -108,37 +110,91 @@ impl Rebuild {
         }
         Ok(true)
     }
-
-    /// Puts tables into the index that have come since. Returns false once all are in it, and it is asked again.
-    pub(super) fn receive_newer(
-        &mut self,
-        places: &Places,
-        newest: &dyn Fn() -> (Arc<Level>, Seqno),
-        snapshots: &dyn Fn() -> Vec<Seqno>,
-    ) -> Result<bool> {
-        let mut missing = Vec::new();
-        places.require_room()?;
-        let is_done = places.end_rebuild(&self.received, || {
-            let (level, flushed) = newest();
-            let tables = level.tables.iter();
-            let tables = tables.filter(|it| !self.received.contains(&it.table.id()));
-            missing = tables.map(|it| (Arc::clone(&it.table), it.number)).collect();
-            missing.is_empty().then_some((level, flushed))
-        });
-        missing.sort_by_key(|(table, _)| table.properties().seqno_min);
-        for (table, number) in missing {
-            let (keys, flushed) = (keys_of(&table)?, table.properties().seqno_max);
-            self.received.insert(table.id());
-            let is_part = AtomicBool::new(true);
-            let pending = Arc::new(Pending { table, number, keys, flushed, is_part });
-            places.receive_whole(pending, snapshots())?;
-            places.require_room()?;
-        }
-        Ok(!is_done)
-    }
 }
 
 impl Places {
+    /// Puts keys into the index of the oldest table that has come since a rebuild began, at most so many, if the rebuild has
+    /// compared all keys. Returns false once no table is missing, and the index is asked again.
+    pub(super) fn receive_newer(
+        &self,
+        keys_max: usize,
+        newest: &dyn Fn() -> (Arc<Level>, Seqno),
+        snapshots: &dyn Fn() -> Vec<Seqno>,
+    ) -> Result<bool> {
+        let mut catching_up = self.catching_up.lock();
+        catching_up.is_begun = true;
+        self.catch_up(&mut catching_up, keys_max, newest, snapshots)
+    }
+
+    /// The same, with all keys of a table, for a memtable that is about to come. Returns false if no rebuild needs that. If
+    /// it fails, so does the rebuild.
+    pub(super) fn help_rebuild(
+        &self,
+        newest: &dyn Fn() -> (Arc<Level>, Seqno),
+        snapshots: &dyn Fn() -> Vec<Seqno>,
+    ) -> bool {
+        let mut catching_up = self.catching_up.lock();
+        if !catching_up.is_begun || self.has_lacked_room() {
+            return false;
+        }
+        let helped = self.catch_up(&mut catching_up, usize::MAX, newest, snapshots);
+        helped.unwrap_or_else(|_| {
+            self.distrust();
+            false
+        })
+    }
+
+    /// Nobody goes on after an error: a table may have been received in part.
+    fn catch_up(
+        &self,
+        catching_up: &mut CatchUp,
+        keys_max: usize,
+        newest: &dyn Fn() -> (Arc<Level>, Seqno),
+        snapshots: &dyn Fn() -> Vec<Seqno>,
+    ) -> Result<bool> {
+        // Otherwise somebody has helped with the last table.
+        let goes_on = match self.is_partial() {
+            true => self.receive_missing(catching_up, keys_max, newest, snapshots),
+            false => Ok(false),
+        };
+        catching_up.is_begun = matches!(goes_on, Ok(true));
+        goes_on
+    }
+
+    fn receive_missing(
+        &self,
+        catching_up: &mut CatchUp,
+        keys_max: usize,
+        newest: &dyn Fn() -> (Arc<Level>, Seqno),
+        snapshots: &dyn Fn() -> Vec<Seqno>,
+    ) -> Result<bool> {
+        let CatchUp { received, receiving, .. } = catching_up;
+        self.require_room()?;
+        let mut next = match receiving.take() {
+            Some(receiving) => receiving,
+            None => {
+                let mut missing = None;
+                let is_done = self.end_rebuild(received, || {
+                    let (level, flushed) = newest();
+                    let tables = level.tables.iter();
+                    let tables = tables.filter(|it| !received.contains(&it.table.id()));
+                    missing = tables.min_by_key(|it| it.table.properties().seqno_min).cloned();
+                    missing.is_none().then_some((level, flushed))
+                });
+                let Some(LevelTable { table, number, .. }) = missing else { return Ok(!is_done) };
+                let (keys, flushed) = (keys_of(&table)?, table.properties().seqno_max);
+                received.insert(table.id());
+                let is_part = AtomicBool::new(true);
+                let pending = Arc::new(Pending { table, number, keys, flushed, is_part });
+                self.begin_receiving(pending, snapshots())
+            }
+        };
+        if !self.receive_part(&mut next, keys_max)? {
+            *receiving = Some(next);
+        }
+        self.require_room().map(|()| true)
+    }
+
     /// # Errors
     /// `Full` if the index has had no room since a rebuild began.
     fn require_room(&self) -> Result<()> {

@@ -86,13 +86,8 @@ impl Bed {
     }
 
     /// Goes on with the second half of a rebuild. Returns false at its end.
-    fn receive_newer(&self, rebuild: &mut Rebuild) -> bool {
-        let newest = || {
-            let version = self.tree.version.load_full();
-            (Arc::clone(&version.root), version.flushed)
-        };
-        let snapshots = || self.tree.context.snapshots();
-        rebuild.receive_newer(self.places(), &newest, &snapshots).unwrap()
+    fn receive_newer(&self) -> bool {
+        self.tree.receive_newer(64).unwrap()
     }
 
     fn job(&self) -> Option<Box<dyn Job>> {
@@ -189,7 +184,7 @@ fn an_index_that_lacks_keys_is_built_anew_beside_memtables() {
         let shown = packed.as_ref().filter(|_| seed % 4 == 1);
         shown.iter().for_each(|packed| bed.show(packed));
         let mut rounds = 0;
-        while bed.receive_newer(&mut rebuild) {
+        while bed.receive_newer() {
             rounds += 1;
             assert!(bed.places().is_partial());
         }
@@ -226,7 +221,7 @@ fn a_memtable_on_its_way_when_the_index_becomes_partial_is_not_lost() {
         bed.places().distrust();
         let mut rebuild = bed.begin_rebuild();
         while rebuild.compare_some(bed.places(), 64).unwrap() {}
-        while bed.receive_newer(&mut rebuild) {}
+        while bed.receive_newer() {}
         assert!(!bed.places().is_partial());
         if is_refused {
             Slm::incorporated(&bed.tree, &packed, false);
@@ -312,7 +307,7 @@ fn a_rebuild_that_has_no_room_makes_some_for_the_next() {
     assert!(matches!(failed, Err(Error::Full { .. })), "{failed:?}");
     let mut again = begin();
     compare_all(&mut again, &places).unwrap();
-    while again.receive_newer(&places, &newest, &snapshots).unwrap() {}
+    while places.receive_newer(usize::MAX, &newest, &snapshots).unwrap() {}
     assert!(!places.is_partial());
     let (mut keys, mut rest) = (Vec::new(), Some(Vec::new()));
     while let Some(from) = rest {
@@ -344,4 +339,52 @@ fn a_rebuild_that_has_no_room_is_not_tried_again_for_the_same_tables() {
     assert!(tries > 0);
     bed.incorporate();
     begin(&bed).unwrap();
+}
+
+/// All tables that had come during the first half of a rebuild were received in one step, which a store that was closed
+/// waited for.
+#[test]
+fn a_step_of_a_rebuild_receives_a_part_of_a_table() {
+    let mut bed = Bed::new(6);
+    (0..10).for_each(|_| bed.incorporate());
+    bed.places().distrust();
+    let mut rebuild = bed.begin_rebuild();
+    compare_all(&mut rebuild, bed.places()).unwrap();
+    for _ in 0..10 {
+        let packed = bed.begin_with((0..200).map(key_of).collect());
+        bed.end(packed);
+    }
+    let mut steps = 0;
+    while bed.receive_newer() {
+        steps += 1;
+        bed.check_reads();
+    }
+    assert!(steps >= 10 * 200 / 64, "{steps} steps");
+    bed.check_reads();
+    bed.finish();
+    bed.check_index();
+}
+
+/// While memtables came faster than one thread received them, an index that was built anew stayed partial, and nothing was
+/// compacted.
+#[test]
+fn a_rebuild_ends_although_memtables_come_faster_than_it_receives_them() {
+    let mut bed = Bed::new(7);
+    (0..10).for_each(|_| bed.incorporate());
+    bed.places().distrust();
+    let mut rebuild = bed.begin_rebuild();
+    compare_all(&mut rebuild, bed.places()).unwrap();
+    (0..20).for_each(|_| bed.incorporate());
+    let mut rounds = 0;
+    while bed.receive_newer() {
+        bed.check_reads();
+        (0..2).for_each(|_| bed.incorporate());
+        rounds += 1;
+        assert!(rounds < 100, "it does not end");
+    }
+    assert!(!bed.places().is_partial());
+    bed.check_reads();
+    bed.finish();
+    bed.check_reads();
+    bed.check_index();
 }

@@ -98,9 +98,18 @@ impl Places {
     /// Puts a table into the index that is part of the tree, and younger than all that the index has.
     pub(super) fn receive_whole(&self, pending: Arc<Pending>, snapshots: Vec<Seqno>) -> Result<()> {
         let mut receiving = self.begin_receiving(pending, snapshots);
-        self.receive_to(&mut receiving, usize::MAX)?;
-        self.end_receiving(&receiving);
-        Ok(())
+        self.receive_part(&mut receiving, usize::MAX).map(|_| ())
+    }
+
+    /// Puts at most so many keys of a table into the index. Returns true at its end.
+    pub(super) fn receive_part(&self, receiving: &mut Receiving, keys_max: usize) -> Result<bool> {
+        let end = receiving.at.saturating_add(keys_max);
+        self.receive_to(receiving, end)?;
+        if receiving.at < receiving.pending.keys.len() && !planted(Bug::SlmReceivedEarly) {
+            return Ok(false);
+        }
+        self.end_receiving(receiving);
+        Ok(true)
     }
 
     /// Puts at most so many keys of the oldest pending table into the index. Returns false if no table is left that is
@@ -118,17 +127,18 @@ impl Places {
                 Some(pending) => self.begin_receiving(pending, snapshots()),
             },
         };
-        let end = receiving.at.saturating_add(keys_max);
-        self.receive_to(&mut receiving, end)?;
-        if receiving.at < receiving.pending.keys.len() && !planted(Bug::SlmReceivedEarly) {
+        if !self.receive_part(&mut receiving, keys_max)? {
             *current = Some(receiving);
             return Ok(Received::Some);
         }
-        self.end_receiving(&receiving);
         Ok(Received::Table)
     }
 
-    fn begin_receiving(&self, pending: Arc<Pending>, snapshots: Vec<Seqno>) -> Receiving {
+    pub(super) fn begin_receiving(
+        &self,
+        pending: Arc<Pending>,
+        snapshots: Vec<Seqno>,
+    ) -> Receiving {
         self.receiving(pending.flushed, &snapshots);
         Receiving { pending, snapshots, at: 0 }
     }
