@@ -47,8 +47,10 @@ const LIKE_ERRORS: f64 = 4.0;
 /// much weight.
 const HOT_VERSIONS_MIN: u64 = 8;
 const HOT_PART: u64 = 64;
-/// The tables are compared again after one in this many has changed, or such a part of their content.
-const COMPARED_TABLES: u64 = 128;
+/// The tables are compared again once their content differs by such a part, or after so many changes that one in
+/// [`CHANGED_TABLES`] of them may be another.
+const CHANGED_CONTENT: u64 = 128;
+const CHANGED_TABLES: u64 = 64;
 
 /// The total content of a tree's tables, dead or live.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -71,7 +73,7 @@ impl Stored {
 
     /// Whether all of it is nearly as much. One change may be a merge of many tables, which drops a good part of them.
     fn is_like(&self, other: &Stored) -> bool {
-        let near = |one: u64, other: u64| one.abs_diff(other) <= one.max(other) / COMPARED_TABLES;
+        let near = |one: u64, other: u64| one.abs_diff(other) <= one.max(other) / CHANGED_CONTENT;
         near(self.entries, other.entries)
             && near(self.entry_bytes, other.entry_bytes)
             && near(self.blob_bytes, other.blob_bytes)
@@ -385,7 +387,7 @@ impl LiveKeys {
     ) -> LiveShares {
         self.changes += 1;
         let is_like = |compared: &Stored| compared.is_like(&stored);
-        if self.changes * COMPARED_TABLES >= count || !self.compared.as_ref().is_some_and(is_like) {
+        if self.changes * CHANGED_TABLES >= count || !self.compared.as_ref().is_some_and(is_like) {
             self.shares = self.compared(&tables());
             self.uneven = self.uneven.max(self.unevenness());
             self.compared = Some(stored);
