@@ -78,8 +78,10 @@ fn belongs(name: &str) -> bool {
         || SegmentId::parse(name).is_some()
 }
 
-/// The most by which an epoch is above the one before. A store can be opened for writing eight million times.
+/// The most by which an epoch is above the one before.
 const EPOCH_STEP_MAX: u64 = 1024;
+/// Steps become smaller, so that a store can always be opened for writing so often again, until as few epochs are left.
+const EPOCHS_LEFT_MIN: u64 = 4 << 20;
 
 /// The lock of the store, and that of its persistent memory. Who waits for the store's finds the other free.
 #[derive(Debug)]
@@ -114,8 +116,9 @@ impl Claim {
     /// store that was opened elsewhere as often has come to another epoch (invariant 5).
     pub(super) fn epoch_step(&self) -> u64 {
         let [_, of_memory] = &self.mates;
+        let left = u64::from(u32::MAX - of_memory.epoch);
         // A tag is odd.
-        1 + (of_memory.tag >> 1) % EPOCH_STEP_MAX
+        1 + (of_memory.tag >> 1) % EPOCH_STEP_MAX.min(left / EPOCHS_LEFT_MIN).max(1)
     }
 
     /// The manifest is about to skip the commits that are lost with the memory: it must not come back.

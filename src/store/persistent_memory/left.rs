@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::epochs::first_in_both;
+use super::epochs::{epochs_in, first_in_both};
 use super::{
     FILE_NAME, Mate, PersistentMemory, Progress, belongs, is_current, is_store, without_links,
 };
@@ -198,12 +198,25 @@ impl Remains<'_> {
     }
 
     /// What is wrong with a memory that says nothing wrong: of an epoch with segments in both directories, those in the
-    /// store's are not read.
+    /// store's are not read. Neither are those of a store that has gone on without this memory.
     fn check_moment(&self) -> Result<Option<Error>> {
         if let Some(epoch) = first_in_both(self.vfs, self.dir, self.place)? {
             let dir = self.dir.display();
             let what = format!(
                 "one with segments of epoch {epoch} of the journal, which {dir} has too: those there are left out"
+            );
+            return Ok(Some(self.problem(&what)));
+        }
+        let [here, in_store] = [self.place, self.dir].map(|dir| epochs_in(self.vfs, dir));
+        let (here, in_store) = (here?, in_store?);
+        if self.known.is_none() && !here.is_empty() && !in_store.is_empty() {
+            let dir = self.dir.display();
+            let what = format!(
+                "{UNKNOWN}, although {dir} has segments of the journal too: those of epochs up to {} are read there, and \
+                 up to {} in {}; of what both have, the older epochs are left out",
+                in_store.last().copied().unwrap_or_default(),
+                here.last().copied().unwrap_or_default(),
+                self.place.display()
             );
             return Ok(Some(self.problem(&what)));
         }
