@@ -71,6 +71,11 @@ impl FreeBlocks {
         self.away.len() as u32
     }
 
+    pub(super) fn memory_bytes(&self) -> u64 {
+        // An entry of a tree takes up to twice its own bytes.
+        (size_of_val(self.bits.as_slice()) + self.away.len() * 2 * size_of::<BlockNumber>()) as u64
+    }
+
     /// A range of free blocks to be given back to the system, if more than a quarter of the used blocks are free: from
     /// the end on, until as many are left as an eighth of those, and `needed`.
     pub(super) fn surplus(&self, needed: u32, is_begun: bool) -> Option<Range<BlockNumber>> {

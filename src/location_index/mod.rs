@@ -19,6 +19,7 @@
 //!    persistent. A block's version grows before the block is used for something else.
 //! 5. All versions of a key are in one leaf, newest first.
 
+mod counts;
 #[cfg(test)]
 mod format_tests;
 mod free_blocks;
@@ -54,6 +55,7 @@ use crate::base::sync::Mutex;
 use crate::base::version_lock::VersionLock;
 use crate::pmem::{Region, WORD_BYTES};
 
+use counts::Counts;
 use free_blocks::{FreeBlocks, KEPT_PART};
 use node::{BLOCK_WORDS, BlockNumber, Blocks, Damage, Node, Read, Record};
 use write::{BlockUse, Nodes};
@@ -79,6 +81,7 @@ pub(crate) struct LocationIndex {
     /// Of blocks, which share them: see [`LocationIndex::lock_of`]. The one of block 0 is of the root's number.
     locks: Box<[VersionLock]>,
     writer: Mutex<Writer>,
+    counts: Counts,
 }
 
 /// What only the writer uses.
@@ -346,24 +349,23 @@ impl LocationIndex {
 
     /// The number of keys.
     pub(crate) fn keys(&self) -> u64 {
-        self.writer.lock().keys
+        self.counts.keys()
     }
 
     /// The number of blocks that are in use, of those that take space.
     pub(crate) fn blocks(&self) -> (u64, u64) {
-        // Whoever lets the region grow has the lock, until the number of free blocks is that of the region.
-        let writer = self.writer.lock();
-        let count = u64::from(self.memory().count() - writer.free.away());
-        (count - u64::from(writer.free.left()), count)
+        self.counts.blocks()
     }
 
     /// The number of blocks that one version of each key would need in an index that has been packed, about: others go with
     /// the next merges, or with the snapshots that need them.
     pub(crate) fn live_blocks(&self) -> u64 {
-        let writer = self.writer.lock();
-        let Writer { free, nodes, keys, .. } = &*writer;
-        let used = u64::from(self.memory().count() - free.away() - free.left());
-        used - nodes.count + nodes.packed_count(*keys)
+        self.counts.live_blocks()
+    }
+
+    /// Memory beside the region.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.counts.memory_bytes()
     }
 
     /// The number of blocks that an index which uses so many has on the disk, once it has been shrunk.

@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use super::counts::Counts;
 use super::free_blocks::FreeBlocks;
 use super::location::Location;
 use super::node::{BLOCK_WORDS, BlockNumber, Damage, INLINE_KEY_BYTES, SLOTS_START, block_word};
@@ -149,7 +150,7 @@ impl LocationIndex {
             has_long_keys: false,
         };
         let locks = (0..LOCKS).map(|_| VersionLock::new()).collect();
-        LocationIndex { region, locks, writer: Mutex::new(writer) }
+        LocationIndex { region, locks, writer: Mutex::new(writer), counts: Counts::default() }
     }
 
     /// There are no snapshots when an index is opened.

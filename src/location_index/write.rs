@@ -527,6 +527,7 @@ impl Writing<'_> {
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         self.fence();
+        self.index.counts.note(&self.writer, self.index.memory().count());
     }
 }
 

@@ -14,6 +14,9 @@ use crate::base::error::Result;
 use crate::base::sync::plain::{AtomicU64, Ordering};
 use crate::vfs::SharedMap;
 
+/// Who uses a part takes at most so many groups out of memory for it, 32 MiB, which takes about a millisecond.
+const USER_GROUPS_MAX: usize = 8;
+
 /// See the module's description.
 #[derive(Debug)]
 pub(crate) struct MappedRegion {
@@ -68,14 +71,14 @@ impl MappedRegion {
     #[inline]
     pub(crate) fn trim(&self) {
         if self.residency.is_over() {
-            self.unmap();
+            self.unmap(usize::MAX);
         }
     }
 
     #[cold]
-    fn unmap(&self) {
+    fn unmap(&self, groups_max: usize) {
         let before = self.before_bytes;
-        self.residency.trim(before + self.map.bytes(), |range| {
+        self.residency.trim(before + self.map.bytes(), groups_max, |range| {
             self.map.release(range.start.saturating_sub(before)..range.end - before);
         });
     }
@@ -101,7 +104,7 @@ impl Region for MappedRegion {
     fn used(&self, word: usize) {
         let at = self.before_bytes + word * WORD_BYTES;
         if self.residency.count(at) && self.residency.is_over() {
-            self.unmap();
+            self.unmap(USER_GROUPS_MAX);
             // It may have been among those that went.
             self.residency.count(at);
         }

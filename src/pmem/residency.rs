@@ -95,8 +95,9 @@ impl Residency {
         self.parts.load(Ordering::Relaxed) > self.parts_max.load(Ordering::Relaxed)
     }
 
-    /// Unmaps groups of a file of `bytes` if more is resident than may be, until there is room for an eighth of that.
-    pub(super) fn trim(&self, bytes: usize, unmap: impl Fn(Range<usize>)) {
+    /// Unmaps groups of a file of `bytes` if more is resident than may be, until there is room for an eighth of that, or
+    /// until so many groups are unmapped.
+    pub(super) fn trim(&self, bytes: usize, groups_max: usize, unmap: impl Fn(Range<usize>)) {
         let parts_max = self.parts_max.load(Ordering::Relaxed);
         // Whoever has it does the same. But it may have lost its core meanwhile: others wait before they use ever more.
         let is_far_over =
@@ -110,9 +111,11 @@ impl Residency {
             return;
         }
         let count = bytes.div_ceil(GROUP_BYTES);
+        let mut unmapped = 0;
         for _ in 0..count {
             let parts_max = self.parts_max.load(Ordering::Relaxed);
-            if self.parts.load(Ordering::Relaxed) <= parts_max - parts_max / 8 {
+            let is_enough = self.parts.load(Ordering::Relaxed) <= parts_max - parts_max / 8;
+            if is_enough || unmapped == groups_max {
                 break;
             }
             let (at, round) = if next.0 < count { *next } else { (0, next.1 + 1) };
@@ -120,6 +123,7 @@ impl Residency {
             let parts = self.group(at).map_or(0, |group| group.swap(0, Ordering::Relaxed));
             self.parts.fetch_sub(parts.count_ones() as usize, Ordering::Relaxed);
             if parts != 0 || round % ROUNDS == ROUNDS - 1 {
+                unmapped += 1;
                 unmap(at * GROUP_BYTES..((at + 1) * GROUP_BYTES).min(bytes));
             }
         }
@@ -146,7 +150,9 @@ mod tests {
         let unmapped = RefCell::new(Vec::new());
         for at in (0..40 * MIB).step_by(4096) {
             if residency.count(at) && residency.is_over() {
-                residency.trim(40 * MIB, |range| unmapped.borrow_mut().push(range.start / MIB));
+                residency.trim(40 * MIB, usize::MAX, |range| {
+                    unmapped.borrow_mut().push(range.start / MIB)
+                });
             }
             assert!(residency.bytes() <= 16 * MIB as u64);
         }
@@ -156,7 +162,24 @@ mod tests {
         // Some may stay in any case.
         residency.set_bytes_max(0);
         assert!(residency.bytes() > MIB as u64);
-        residency.trim(40 * MIB, |_| ());
+        residency.trim(40 * MIB, usize::MAX, |_| ());
         assert!(residency.bytes() <= MIB as u64);
+    }
+
+    /// A get took an eighth of the limit out of memory at once, seconds of work with a large budget.
+    #[test]
+    fn a_caller_takes_no_more_than_it_wants_out_of_memory() {
+        const MIB: usize = 1 << 20;
+        let residency = Residency::new(64 * MIB);
+        (0..64 * MIB)
+            .step_by(4096)
+            .for_each(|at| assert!(residency.count(at) || at % PART_BYTES > 0));
+        residency.set_bytes_max(16 * MIB as u64);
+        let unmapped = RefCell::new(0);
+        let count = |range: Range<usize>| *unmapped.borrow_mut() += range.len() / MIB;
+        residency.trim(64 * MIB, 2, count);
+        assert_eq!((*unmapped.borrow(), residency.bytes()), (8, 56 * MIB as u64));
+        residency.trim(64 * MIB, usize::MAX, count);
+        assert!(residency.bytes() <= 14 * MIB as u64);
     }
 }

@@ -72,7 +72,7 @@ impl WorkSource for Store {
         }
         let candidates =
             keyspaces.iter().filter(|keyspace| is_over(&keyspace.compaction_backoff_until_nanos));
-        let mut candidates = furthest_behind_first(candidates, |k| k.tree.state().backlog);
+        let mut candidates = furthest_behind_first(candidates, |k| k.tree.backlog(0));
         candidates.find_map(|keyspace| {
             let job = Arc::clone(&keyspace.tree).next_job()?;
             let (store, keyspace) = (Arc::clone(&store), Arc::clone(keyspace));
@@ -319,9 +319,10 @@ impl Job for TreeJob {
                     let state = self.keyspace.tree.state();
                     let memory_bytes = state.whole_memory_bytes();
                     self.store.note_smaller_tree(self.memory_bytes.saturating_sub(memory_bytes));
-                    self.store.note_index(&self.keyspace, state.mapped_index);
                     self.store.trim_indexes();
                 }
+                // One job may build an index.
+                self.store.note_index(&self.keyspace, self.keyspace.tree.mapped_index());
                 return Ok(*step);
             }
             Err(error) => {

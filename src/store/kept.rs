@@ -74,7 +74,8 @@ impl Store {
     pub(super) fn note_kept(&self, bytes: u64) {
         let before = self.kept.bytes();
         if self.kept.set(bytes, self.open_iterators.bytes(), self.clock.nanos()) {
-            self.share_memory();
+            // Whoever writes may be here.
+            self.divide_memory();
         }
         if bytes != before {
             // What is kept is no backlog.

@@ -432,6 +432,11 @@ pub(crate) trait Tree: Send + Sync {
     /// the options with which it began.
     fn set_options(&self, options: TreeOptions);
 
+    /// An index that is mapped from a file.
+    fn mapped_index(&self) -> MappedIndex {
+        MappedIndex::default()
+    }
+
     /// From now on, about so much of an index that is mapped from a file may stay in memory at most; more, if that is little.
     /// Returns how much. What is there beyond that goes when more comes, or with [`Tree::trim_index`].
     fn set_index_memory(&self, bytes: u64) -> u64 {

@@ -577,14 +577,15 @@ impl Places {
         let state = self.state.load();
         let pending: usize = state.pending.iter().map(|it| it.keys.memory_bytes()).sum();
         let index = if self.file.is_some() { 0 } else { self.index_bytes() };
-        index + pending as u64
+        index + self.index.memory_bytes() + pending as u64
     }
 
     /// The index, if it is in a file.
     pub(super) fn mapped_index(&self) -> MappedIndex {
         let max = self.file.as_ref().and_then(IndexFile::memory_bytes_max);
         max.map_or_else(MappedIndex::default, |memory_bytes_max| MappedIndex {
-            bytes: self.index_bytes(),
+            // The system maps free blocks around those that are used.
+            bytes: self.index.blocks().1 * 4096,
             memory_bytes_max,
         })
     }

@@ -761,6 +761,10 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
         }
     }
 
+    fn mapped_index(&self) -> MappedIndex {
+        K::mapped_index(&self.version.load())
+    }
+
     fn set_index_memory(&self, bytes: u64) -> u64 {
         K::set_index_memory(self, bytes)
     }
