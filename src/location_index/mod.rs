@@ -347,6 +347,40 @@ impl LocationIndex {
         Ok(LeafEntries { lower, upper, entries })
     }
 
+    /// Begins to read the leaves of ascending keys from the disk, if only a part of the index may be in memory. Whoever then
+    /// reads or changes them waits for all of them together, not for one after the other.
+    pub(crate) fn prefetch<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
+        if !self.region.is_partly_resident() {
+            return;
+        }
+        let mut last = None;
+        for key in keys {
+            // Whoever reads that leaf is told of what is damaged on the way to it.
+            let Some(leaf) = self.probable_leaf(key) else { return };
+            if last.replace(leaf) != Some(leaf) {
+                self.memory().will_read(leaf);
+            }
+        }
+    }
+
+    /// The block of a key's leaf, without reading it. A writer may have put another there meanwhile. `None` if the root is
+    /// the leaf.
+    fn probable_leaf(&self, key: &[u8]) -> Option<BlockNumber> {
+        let memory = self.memory();
+        let (mut from, mut level_max) = ((0, ROOT_WORD), u8::MAX);
+        let mut child = memory.header_block(ROOT_WORD).ok()?;
+        loop {
+            let node = memory.node(child, from).ok()?;
+            let level = node.level().ok().filter(|level| (1..level_max).contains(level))?;
+            child = descend(&node, key, Side::At, None).ok()?.1;
+            memory.has_used(node.block);
+            if level == 1 {
+                return Some(child);
+            }
+            (from, level_max) = ((node.block, 0), level);
+        }
+    }
+
     /// The number of keys.
     pub(crate) fn keys(&self) -> u64 {
         self.counts.keys()

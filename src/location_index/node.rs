@@ -229,6 +229,14 @@ impl<'a> Blocks<'a> {
         self.region.used(block as usize * BLOCK_WORDS);
     }
 
+    /// Told that a block will be read soon.
+    pub(super) fn will_read(self, block: BlockNumber) {
+        let start = block as usize * BLOCK_WORDS;
+        if start < self.words.len() {
+            self.region.will_read(start..start + BLOCK_WORDS);
+        }
+    }
+
     /// A block that another one refers to. `from` is the word that does so.
     pub(super) fn node(self, block: BlockNumber, from: (BlockNumber, usize)) -> Read<Node<'a>> {
         let start = block as usize * BLOCK_WORDS;

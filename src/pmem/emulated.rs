@@ -117,6 +117,14 @@ impl Region for Emulated {
         self.region.used(word);
     }
 
+    fn is_partly_resident(&self) -> bool {
+        self.region.is_partly_resident()
+    }
+
+    fn will_read(&self, words: Range<usize>) {
+        self.region.will_read(words);
+    }
+
     fn grow(&self, words: usize) -> Result<()> {
         self.region.grow(words)
     }

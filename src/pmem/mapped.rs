@@ -110,6 +110,14 @@ impl Region for MappedRegion {
         }
     }
 
+    fn is_partly_resident(&self) -> bool {
+        self.map.bytes() as u64 > self.residency.bytes_max()
+    }
+
+    fn will_read(&self, words: Range<usize>) {
+        self.map.will_read(words.start * WORD_BYTES..words.end * WORD_BYTES);
+    }
+
     fn flush(&self, words: Range<usize>) {
         self.map.write_back(words.start * WORD_BYTES..words.end * WORD_BYTES);
     }

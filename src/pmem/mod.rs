@@ -50,6 +50,14 @@ pub(crate) trait Region: Send + Sync + Debug {
     /// in memory.
     fn used(&self, _word: usize) {}
 
+    /// Whether only a part of the region may be in memory, so that words have to be read from the disk.
+    fn is_partly_resident(&self) -> bool {
+        false
+    }
+
+    /// Told that words will be read soon: a region may begin to read them from the disk.
+    fn will_read(&self, _words: Range<usize>) {}
+
     /// Begins to write back the cache lines that contain `words`.
     fn flush(&self, words: Range<usize>);
 

@@ -279,6 +279,23 @@ impl SharedMap {
         }
     }
 
+    /// Begins to read a range from the disk, as far as the system does not have it.
+    pub(crate) fn will_read(&self, range: Range<usize>) {
+        #[cfg(target_os = "linux")]
+        {
+            let range = range.start..range.end.min(self.bytes());
+            let advice = rustix::mm::Advice::WillNeed;
+            // SAFETY: the range is this map's, and the advice changes none of its bytes.
+            let begun = unsafe {
+                let start = self.base.as_ptr().add(range.start).cast();
+                rustix::mm::madvise(start, range.len(), advice)
+            };
+            // Otherwise it is read when it is used.
+            let _ = begun;
+        }
+        let _ = range;
+    }
+
     /// Gives the disk space of a range back, whose bytes are zeros then. It is to be had again before anything is stored
     /// there. Returns false if that is not possible.
     pub(crate) fn give_back(&self, range: Range<usize>) -> bool {

@@ -458,6 +458,11 @@ impl Places {
         Ok((entries.collect(), part.rest))
     }
 
+    /// Begins to read the places of ascending keys from the disk, if that may be necessary.
+    pub(super) fn prefetch<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
+        self.index.prefetch(keys);
+    }
+
     /// Waits until no other thread changes the index.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! 1. A table is durable, and part of the tree, before the index names it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::index_file::FoundIndex;
@@ -147,8 +148,10 @@ impl Places {
     fn receive_to(&self, receiving: &mut Receiving, end: usize) -> Result<()> {
         let Receiving { pending, snapshots, at } = receiving;
         let end = end.min(pending.keys.len());
+        self.prefetch_listed(&pending.keys, *at..*at + KEYS_AT_ONCE);
         while *at < end {
             let until = end.min(*at + KEYS_AT_ONCE);
+            self.prefetch_listed(&pending.keys, until..until + KEYS_AT_ONCE);
             let mut counts = Counts::default();
             let mut writing = self.write()?;
             for listed in (*at..until).filter_map(|at| pending.keys.get(at)) {
@@ -164,6 +167,11 @@ impl Places {
             *at = until;
         }
         Ok(())
+    }
+
+    /// Begins to read the places of some keys of a list, as far as it has them.
+    fn prefetch_listed(&self, keys: &KeyList, range: Range<usize>) {
+        self.prefetch(range.filter_map(|at| keys.get(at)).map(|listed| listed.key));
     }
 
     fn end_receiving(&self, Receiving { pending, snapshots, .. }: &Receiving) {
@@ -206,8 +214,10 @@ impl Places {
         }
         let Some(Output { number, keys, were_live }) = output else { return Ok(()) };
         let (mut at, mut had) = (0, 0);
+        self.prefetch_listed(keys, 0..KEYS_AT_ONCE);
         while at < keys.len() {
             let end = keys.len().min(at + KEYS_AT_ONCE);
+            self.prefetch_listed(keys, end..end + KEYS_AT_ONCE);
             let mut counts = Counts::default();
             let mut writing = self.write()?;
             let mut listed = (at..end).filter_map(|at| Some((at, keys.get(at)?)));
