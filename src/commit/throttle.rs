@@ -49,6 +49,11 @@ impl WriteDelay {
         (before == 0) != (picos == 0)
     }
 
+    /// Whether writers are delayed.
+    pub(crate) fn is_set(&self) -> bool {
+        self.picos_per_byte.load(Ordering::Relaxed) > 0
+    }
+
     /// The delay per mebibyte.
     pub(crate) fn per_mib(&self) -> Duration {
         Duration::from_nanos((self.picos_per_byte.load(Ordering::Relaxed) as f64 * 1048.576) as u64)

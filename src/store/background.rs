@@ -323,6 +323,7 @@ impl Job for TreeJob {
                 }
                 // One job may build an index.
                 self.store.note_index(&self.keyspace, self.keyspace.tree.mapped_index());
+                self.store.update_backlog_of(&self.keyspace);
                 return Ok(*step);
             }
             Err(error) => {

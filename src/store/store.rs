@@ -303,18 +303,27 @@ impl Store {
 
     /// Sets the writers' delays from the backlogs.
     pub(crate) fn update_backlog(&self) {
-        let rate = f64::from_bits(self.drain_rate.load(Ordering::Relaxed));
         let memory = self.memory_backlog();
-        for keyspace in self.keyspaces.read().values() {
-            let read = keyspace.read.load();
-            let waiting = read.frozen.len() as f64 / (self.sizes.frozen_max as f64 + 1.0);
-            let frozen_bytes = read.frozen.iter().map(|memtable| memtable.exact_bytes()).sum();
-            let backlog = waiting.max(keyspace.tree.backlog(frozen_bytes)).max(memory);
-            if keyspace.write_delay.set(backlog, rate) {
-                let delay_per_mib = keyspace.write_delay.per_mib();
-                let keyspace = keyspace.name.clone();
-                self.emit(|| Event::Throttle { keyspace, delay_per_mib });
-            }
+        self.keyspaces.read().values().for_each(|keyspace| self.update_delay(keyspace, memory));
+    }
+
+    /// The same of one keyspace, if its writers are delayed: a step of a job has been done for it.
+    pub(super) fn update_backlog_of(&self, keyspace: &KeyspaceState) {
+        if keyspace.write_delay.is_set() {
+            self.update_delay(keyspace, self.memory_backlog());
+        }
+    }
+
+    fn update_delay(&self, keyspace: &KeyspaceState, memory: f64) {
+        let rate = f64::from_bits(self.drain_rate.load(Ordering::Relaxed));
+        let read = keyspace.read.load();
+        let waiting = read.frozen.len() as f64 / (self.sizes.frozen_max as f64 + 1.0);
+        let frozen_bytes = read.frozen.iter().map(|memtable| memtable.exact_bytes()).sum();
+        let backlog = waiting.max(keyspace.tree.backlog(frozen_bytes)).max(memory);
+        if keyspace.write_delay.set(backlog, rate) {
+            let delay_per_mib = keyspace.write_delay.per_mib();
+            let keyspace = keyspace.name.clone();
+            self.emit(|| Event::Throttle { keyspace, delay_per_mib });
         }
     }
 

@@ -68,11 +68,13 @@ use super::{MappedIndex, PackSource, PackedBytes, TreeContext, TreeOptions, Tree
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::sync::Mutex;
-use crate::base::sync::atomic::AtomicBool;
 use crate::table::{Table, TableFilter};
 
 /// If so many memtables are not in the index, the next one waits until one of them is.
 const PENDING_MAX: usize = 3;
+/// With as many, writers would all but stop; with half as many, they begin to be slowed. Whoever incorporates one more than
+/// [`PENDING_MAX`] waits until the oldest has been received, and a writer may wait for that.
+const PENDING_STOP: f64 = 3.3;
 
 /// A memtable that comes while the index is built anew helps to put so many others into it. One of them would not make those
 /// fewer that are missing, and all of them would take long.
@@ -181,8 +183,7 @@ impl VersionedKind for Slm {
             }
         }
         places.register(&table, number);
-        let is_part = AtomicBool::new(false);
-        places.begin(Arc::new(Pending { table, number, keys, flushed, is_part }));
+        places.begin(Pending::new((table, number), keys, flushed, false));
         Ok(())
     }
 
@@ -200,9 +201,10 @@ impl VersionedKind for Slm {
         tree.own.places.close(&version.root, version.flushed);
     }
 
-    /// Compactions only give back space: writers wait for that by the rules of all trees.
-    fn lag(_version: &Version) -> f64 {
-        0.0
+    /// Compactions only give back space: writers wait for that by the rules of all trees. But they must not fill memtables
+    /// faster than the index receives them.
+    fn lag(version: &Version) -> f64 {
+        version.own.places.pending() / PENDING_STOP
     }
 
     fn pending_bytes(version: &Version) -> u64 {

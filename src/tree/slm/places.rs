@@ -51,6 +51,25 @@ pub(super) struct Pending {
     pub(super) flushed: Seqno,
     /// It is part of the tree, durably.
     pub(super) is_part: AtomicBool,
+    /// How many of its keys are in the index.
+    pub(super) received: AtomicU64,
+}
+
+impl Pending {
+    pub(super) fn new(
+        (table, number): (Arc<Table>, u32),
+        keys: KeyList,
+        flushed: Seqno,
+        is_part: bool,
+    ) -> Arc<Pending> {
+        let (is_part, received) = (AtomicBool::new(is_part), AtomicU64::new(0));
+        Arc::new(Pending { table, number, keys, flushed, is_part, received })
+    }
+
+    /// The share of its keys that is not in the index yet.
+    fn left(&self) -> f64 {
+        1.0 - self.received.load(Ordering::Relaxed) as f64 / self.keys.len().max(1) as f64
+    }
 }
 
 /// How far a table has been put into the index.
@@ -575,6 +594,11 @@ impl Places {
         ]);
         let (label, id) = ("location index".to_string(), self.file_id().0);
         GroupDescription { label, id, files: Vec::new(), counts }
+    }
+
+    /// How many tables are pending; one of which only a part is, as that part.
+    pub(super) fn pending(&self) -> f64 {
+        self.state.load().pending.iter().map(|pending| pending.left()).sum()
     }
 
     /// Memory of what is pending, and of an index that is not in a file.

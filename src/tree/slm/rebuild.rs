@@ -22,7 +22,6 @@ use super::merged_keys::{MergedKeys, keys_of};
 use super::places::{CatchUp, Counts, KeyVersions, Pending, Places};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
-use crate::base::sync::atomic::AtomicBool;
 
 /// Keys that are compared before others may change the index.
 const KEYS_AT_ONCE: usize = 64;
@@ -184,8 +183,7 @@ impl Places {
                 let Some(LevelTable { table, number, .. }) = missing else { return Ok(!is_done) };
                 let (keys, flushed) = (keys_of(&table)?, table.properties().seqno_max);
                 received.insert(table.id());
-                let is_part = AtomicBool::new(true);
-                let pending = Arc::new(Pending { table, number, keys, flushed, is_part });
+                let pending = Pending::new((table, number), keys, flushed, true);
                 self.begin_receiving(pending, snapshots())
             }
         };

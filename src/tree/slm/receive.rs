@@ -18,7 +18,7 @@ use crate::base::entry::EntryKind;
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
-use crate::base::sync::atomic::AtomicBool;
+use crate::base::sync::atomic::Ordering;
 use crate::location_index::IndexVersion;
 use crate::table::KeyList;
 
@@ -59,8 +59,7 @@ impl Places {
         for LevelTable { table, number, .. } in pending {
             let (table, number, keys) = (Arc::clone(table), *number, keys_of(table)?);
             let flushed = table.properties().seqno_max;
-            let is_part = AtomicBool::new(true);
-            let pending = Arc::new(Pending { table, number, keys, flushed, is_part });
+            let pending = Pending::new((table, number), keys, flushed, true);
             self.receive_whole(pending, vec![Seqno::MAX])?;
         }
         for it in level.tables.iter() {
@@ -165,6 +164,7 @@ impl Places {
             }
             self.count(&mut counts);
             *at = until;
+            pending.received.store(until as u64, Ordering::Relaxed);
         }
         Ok(())
     }
