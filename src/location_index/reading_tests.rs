@@ -233,3 +233,68 @@ fn what_was_written_before_is_read_from_a_leaf_that_has_been_met() {
         is_done.store(true, Ordering::Relaxed);
     });
 }
+
+/// A region that is only partly in memory. It notes which blocks were said to be read soon, and which one was used last.
+#[derive(Debug)]
+struct PartlyResident {
+    region: Arc<HeapRegion>,
+    ahead: Mutex<Vec<usize>>,
+    last: Mutex<usize>,
+}
+
+impl Region for PartlyResident {
+    fn words(&self) -> &[AtomicU64] {
+        self.region.words()
+    }
+
+    fn used(&self, word: usize) {
+        *self.last.lock() = word / BLOCK_WORDS;
+    }
+
+    fn is_partly_resident(&self) -> bool {
+        true
+    }
+
+    fn will_read(&self, words: std::ops::Range<usize>) {
+        self.ahead.lock().push(words.start / BLOCK_WORDS);
+    }
+
+    fn flush(&self, words: std::ops::Range<usize>) {
+        self.region.flush(words);
+    }
+
+    fn fence(&self) {
+        self.region.fence();
+    }
+
+    fn path(&self) -> &Path {
+        self.region.path()
+    }
+}
+
+/// Each leaf that was not in memory was read when the first of its keys came, one after the other: a load had half of
+/// the rate.
+#[test]
+fn leaves_of_ascending_keys_are_read_ahead_each_once() {
+    for keys in [1, 5000] {
+        let (ahead, last) = (Mutex::default(), Mutex::default());
+        let region = Arc::new(PartlyResident { region: heap(1024), ahead, last });
+        let index = LocationIndex::create(region.clone(), IDENTITY).unwrap();
+        let key = |number: u32| format!("{number:08}").into_bytes();
+        let location = Location { table: 1, leaf: None, is_operand: false };
+        (0..keys).for_each(|it| drop(index.write().put(&key(it * 7), location).unwrap()));
+        let wanted: Vec<_> = (0..keys).step_by(13).map(|it| key(it * 7 + 3)).collect();
+        index.prefetch(wanted.iter().map(|key| &**key));
+        let ahead = std::mem::take(&mut *region.ahead.lock());
+        let mut leaves = Vec::new();
+        for key in &wanted {
+            index.versions(key).unwrap();
+            leaves.push(*region.last.lock());
+        }
+        leaves.dedup();
+        // A root that is a leaf is in memory.
+        let expected = if keys > 1 { leaves } else { Vec::new() };
+        assert_eq!(ahead, expected);
+        assert!(keys == 1 || ahead.len() > 20);
+    }
+}

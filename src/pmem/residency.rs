@@ -115,7 +115,7 @@ impl Residency {
         for _ in 0..count {
             let parts_max = self.parts_max.load(Ordering::Relaxed);
             let is_enough = self.parts.load(Ordering::Relaxed) <= parts_max - parts_max / 8;
-            if is_enough || unmapped == groups_max {
+            if is_enough || unmapped >= groups_max {
                 break;
             }
             let (at, round) = if next.0 < count { *next } else { (0, next.1 + 1) };
@@ -123,7 +123,8 @@ impl Residency {
             let parts = self.group(at).map_or(0, |group| group.swap(0, Ordering::Relaxed));
             self.parts.fetch_sub(parts.count_ones() as usize, Ordering::Relaxed);
             if parts != 0 || round % ROUNDS == ROUNDS - 1 {
-                unmapped += 1;
+                // A round of groups of which no part is counted frees nothing.
+                unmapped += usize::from(parts != 0);
                 unmap(at * GROUP_BYTES..((at + 1) * GROUP_BYTES).min(bytes));
             }
         }

@@ -323,7 +323,10 @@ impl Job for TreeJob {
                 }
                 // One job may build an index.
                 self.store.note_index(&self.keyspace, self.keyspace.tree.mapped_index());
-                self.store.update_backlog_of(&self.keyspace);
+                // Of a job that goes on, only those who are delayed need to know.
+                if *step == Step::Done || self.keyspace.write_delay.is_set() {
+                    self.store.update_backlog_of(&self.keyspace);
+                }
                 return Ok(*step);
             }
             Err(error) => {

@@ -73,7 +73,9 @@ impl Store {
     ) -> Result<()> {
         let _caller = Caller::begin(self);
         let threads = Threads { store: self, ended: Cell::new(self.executor.ended()) };
-        Arc::clone(&keyspace.tree).compact(lower, upper, &threads)
+        let compacted = Arc::clone(&keyspace.tree).compact(lower, upper, &threads);
+        self.update_backlog_of(keyspace);
+        compacted
     }
 
     /// The most jobs that can be running at once, each with memory of its own.

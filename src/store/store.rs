@@ -307,11 +307,9 @@ impl Store {
         self.keyspaces.read().values().for_each(|keyspace| self.update_delay(keyspace, memory));
     }
 
-    /// The same of one keyspace, if its writers are delayed: a step of a job has been done for it.
+    /// The same of one keyspace.
     pub(super) fn update_backlog_of(&self, keyspace: &KeyspaceState) {
-        if keyspace.write_delay.is_set() {
-            self.update_delay(keyspace, self.memory_backlog());
-        }
+        self.update_delay(keyspace, self.memory_backlog());
     }
 
     fn update_delay(&self, keyspace: &KeyspaceState, memory: f64) {

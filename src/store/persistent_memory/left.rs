@@ -75,9 +75,10 @@ pub(crate) fn attach_what_is_left(
     };
     match remains.look() {
         Ok((lock, problem)) => {
-            // Without a tag, it may be of another moment.
-            let unknown = || known.is_none().then(|| remains.problem(UNKNOWN));
-            let problem = problem.or(damage).or_else(unknown);
+            let problem = match problem.or(damage) {
+                None if known.is_none() => Some(remains.problem(&remains.unknown()?)),
+                problem => problem,
+            };
             let vfs = Arc::new(SplitVfs::new(Arc::clone(&vfs), (dir, &place), belongs, None));
             Ok(Left { vfs, lock: Some(lock), problem })
         }
@@ -198,7 +199,7 @@ impl Remains<'_> {
     }
 
     /// What is wrong with a memory that says nothing wrong: of an epoch with segments in both directories, those in the
-    /// store's are not read. Neither are those of a store that has gone on without this memory.
+    /// store's are not read.
     fn check_moment(&self) -> Result<Option<Error>> {
         if let Some(epoch) = first_in_both(self.vfs, self.dir, self.place)? {
             let dir = self.dir.display();
@@ -207,19 +208,21 @@ impl Remains<'_> {
             );
             return Ok(Some(self.problem(&what)));
         }
+        Ok(None)
+    }
+
+    /// What is found of a memory that fits as far as it can be told, although no file of the store names it. It may be of
+    /// another moment: then the store has gone on without it.
+    fn unknown(&self) -> Result<String> {
         let [here, in_store] = [self.place, self.dir].map(|dir| epochs_in(self.vfs, dir));
         let (here, in_store) = (here?, in_store?);
-        if self.known.is_none() && !here.is_empty() && !in_store.is_empty() {
-            let dir = self.dir.display();
-            let what = format!(
-                "{UNKNOWN}, although {dir} has segments of the journal too: those of epochs up to {} are read there, and \
-                 up to {} in {}; of what both have, the older epochs are left out",
-                in_store.last().copied().unwrap_or_default(),
-                here.last().copied().unwrap_or_default(),
-                self.place.display()
-            );
-            return Ok(Some(self.problem(&what)));
-        }
-        Ok(None)
+        let (Some(here), Some(in_store)) = (here.last(), in_store.last()) else {
+            return Ok(UNKNOWN.to_string());
+        };
+        Ok(format!(
+            "{UNKNOWN}, with segments of the journal up to epoch {here}, where {} has those up to epoch {in_store}; of what \
+             both have, the older epochs are left out",
+            self.dir.display()
+        ))
     }
 }

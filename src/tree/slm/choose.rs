@@ -53,12 +53,15 @@ impl Choose for Slm {
         tree.is_range_free(level.range())
     }
 
+    fn choose_first(tree: &SlmTree, version: &Version) -> Option<Plan> {
+        tree.receive_plan(version)
+    }
+
     fn choose_due(tree: &SlmTree, version: &Version, _intent: Intent) -> Result<Option<Plan>> {
         if tree.own.places.is_partial() {
             return Ok(tree.rebuild_plan(version));
         }
-        let plan = tree.receive_plan(version).or_else(|| tree.drop_plan(version));
-        let plan = plan.or_else(|| tree.prune_plan(version));
+        let plan = tree.drop_plan(version).or_else(|| tree.prune_plan(version));
         Ok(plan.or_else(|| tree.merge_plan(version)))
     }
 

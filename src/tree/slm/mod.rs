@@ -75,6 +75,8 @@ const PENDING_MAX: usize = 3;
 /// With as many, writers would all but stop; with half as many, they begin to be slowed. Whoever incorporates one more than
 /// [`PENDING_MAX`] waits until the oldest has been received, and a writer may wait for that.
 const PENDING_STOP: f64 = 3.3;
+/// The lag while no thread puts keys into the index.
+const LAG_OF_OTHERS_MAX: f64 = 0.7;
 
 /// A memtable that comes while the index is built anew helps to put so many others into it. One of them would not make those
 /// fewer that are missing, and all of them would take long.
@@ -204,7 +206,10 @@ impl VersionedKind for Slm {
     /// Compactions only give back space: writers wait for that by the rules of all trees. But they must not fill memtables
     /// faster than the index receives them.
     fn lag(version: &Version) -> f64 {
-        version.own.places.pending() / PENDING_STOP
+        let places = &version.own.places;
+        let lag = places.pending() / PENDING_STOP;
+        // While all threads do other things, slower writers would not help.
+        if places.is_receiving() { lag } else { lag.min(LAG_OF_OTHERS_MAX) }
     }
 
     fn pending_bytes(version: &Version) -> u64 {

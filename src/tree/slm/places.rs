@@ -90,6 +90,18 @@ pub(super) struct CatchUp {
     pub(super) received: BTreeSet<FileId>,
     /// The last one of them, if not all of its keys are in the index.
     pub(super) receiving: Option<Receiving>,
+    /// Why somebody who helped has failed, and the rebuild with him.
+    pub(super) failed: Option<Error>,
+}
+
+/// What the last rebuild began with, unless it succeeded.
+pub(super) struct Rebuilt {
+    /// The number that the tables went up to.
+    pub(super) flushed: Seqno,
+    /// The snapshots, ascending.
+    pub(super) held: Vec<Seqno>,
+    /// The shortest key that it found no room for.
+    pub(super) without_room: Option<Vec<u8>>,
 }
 
 /// What readers need to know beside the index.
@@ -159,8 +171,7 @@ pub(in crate::tree) struct Places {
     many: Mutex<BTreeMap<Vec<u8>, Vec<IndexVersion>>>,
     /// The index has become partial since a rebuild began.
     has_lacked_room: AtomicBool,
-    /// What the last rebuild began with, unless it succeeded: the number that the tables went up to, and the snapshots.
-    pub(super) rebuilt: Mutex<Option<(Seqno, Vec<Seqno>)>>,
+    pub(super) rebuilt: Mutex<Option<Rebuilt>>,
     /// Locked before `changes`.
     pub(super) catching_up: Mutex<CatchUp>,
     /// A table has had operands.
@@ -599,6 +610,11 @@ impl Places {
     /// How many tables are pending; one of which only a part is, as that part.
     pub(super) fn pending(&self) -> f64 {
         self.state.load().pending.iter().map(|pending| pending.left()).sum()
+    }
+
+    /// Whether somebody puts the keys of a pending table into the index.
+    pub(super) fn is_receiving(&self) -> bool {
+        self.receiving.try_lock().is_none_or(|receiving| receiving.is_some())
     }
 
     /// Memory of what is pending, and of an index that is not in a file.

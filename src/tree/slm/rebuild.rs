@@ -19,7 +19,7 @@ use std::sync::Arc;
 use super::level::Level;
 use super::level_tables::LevelTable;
 use super::merged_keys::{MergedKeys, keys_of};
-use super::places::{CatchUp, Counts, KeyVersions, Pending, Places};
+use super::places::{CatchUp, Counts, KeyVersions, Pending, Places, Rebuilt};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 
@@ -48,7 +48,7 @@ impl Rebuild {
         snapshots: Vec<Seqno>,
     ) -> Result<Rebuild> {
         let held = snapshots.split_last().map_or(&[][..], |(_, held)| held);
-        places.require_outlook((flushed, held))?;
+        places.require_outlook(flushed, held)?;
         let received = level.tables().map(|table| table.id()).collect();
         // Nobody helps any more with one that has failed.
         *places.catching_up.lock() = CatchUp { received, ..CatchUp::default() };
@@ -94,11 +94,16 @@ impl Rebuild {
                 let (key, versions) = (self.expected.key(), self.expected.versions());
                 let mut writing = places.write()?;
                 // The disk is not asked again for each of the other keys: the rebuild has failed.
-                if !places.has_lacked_room() || writing.has_room(key) {
+                let had_lacked = places.has_lacked_room();
+                let has_room = !had_lacked || writing.has_room(key);
+                if has_room {
                     // What was there has not been counted.
                     places.set(&mut writing, counts, key, &[], versions)?;
                 }
                 drop(writing);
+                if !has_room || !had_lacked && places.has_lacked_room() {
+                    places.note_without_room(key);
+                }
                 if next.is_some_and(|next| *next == *self.expected.key()) {
                     self.found.pop();
                 }
@@ -121,6 +126,9 @@ impl Places {
         snapshots: &dyn Fn() -> Vec<Seqno>,
     ) -> Result<bool> {
         let mut catching_up = self.catching_up.lock();
+        if let Some(error) = catching_up.failed.take() {
+            return Err(error);
+        }
         catching_up.is_begun = true;
         self.catch_up(&mut catching_up, keys_max, newest, snapshots)
     }
@@ -137,8 +145,9 @@ impl Places {
             return false;
         }
         let helped = self.catch_up(&mut catching_up, usize::MAX, newest, snapshots);
-        helped.unwrap_or_else(|_| {
+        helped.unwrap_or_else(|error| {
             self.distrust();
+            catching_up.failed = Some(error);
             false
         })
     }
@@ -205,15 +214,33 @@ impl Places {
         }
     }
 
-    /// # Errors
-    /// `Full` if a rebuild of the same has found no room, and there is none for any key.
-    fn require_outlook(&self, of: (Seqno, &[Seqno])) -> Result<()> {
-        let mut rebuilt = self.rebuilt.lock();
-        let is_again = rebuilt.as_ref().is_some_and(|(flushed, held)| (*flushed, &**held) == of);
-        if is_again && self.has_lacked_room() {
-            self.write()?.require_room(&[])?;
+    /// The rebuild has found no room for a key.
+    fn note_without_room(&self, key: &[u8]) {
+        if let Some(rebuilt) = &mut *self.rebuilt.lock()
+            && rebuilt.without_room.as_ref().is_none_or(|shortest| key.len() < shortest.len())
+        {
+            rebuilt.without_room = Some(key.to_vec());
         }
-        *rebuilt = Some((of.0, of.1.to_vec()));
+    }
+
+    /// # Errors
+    /// `Full` if a rebuild of the same, for no fewer snapshots, has found no room, and there is none for the shortest of those
+    /// keys.
+    fn require_outlook(&self, flushed: Seqno, held: &[Seqno]) -> Result<()> {
+        let mut rebuilt = self.rebuilt.lock();
+        let again = rebuilt.take().filter(|before| {
+            let is_held = |snapshot: &Seqno| held.binary_search(snapshot).is_ok();
+            before.flushed == flushed && before.held.iter().all(is_held)
+        });
+        let without_room = again.and_then(|before| before.without_room);
+        let held = held.to_vec();
+        let begun = rebuilt.insert(Rebuilt { flushed, held, without_room });
+        if let Some(key) = &begun.without_room
+            && self.has_lacked_room()
+        {
+            self.write()?.require_room(key)?;
+        }
+        begun.without_room = None;
         Ok(())
     }
 }

@@ -57,6 +57,11 @@ pub(in crate::tree) trait Choose: VersionedKind {
     /// Whether background work may be done in a node; with `by_path` a merge of more than one level.
     fn is_free(tree: &VersionedTree<Self>, node: &Self::Node, by_path: bool) -> bool;
 
+    /// What comes before all compactions, also if space is short: it writes no files, and others wait for it.
+    fn choose_first(_tree: &VersionedTree<Self>, _version: &Version<Self>) -> Option<Self::Choice> {
+        None
+    }
+
     /// The most urgent compaction of a node that holds too many tables.
     fn choose_due(
         tree: &VersionedTree<Self>,
@@ -152,6 +157,9 @@ impl<K: Choose> VersionedTree<K> {
         version: &Version<K>,
         intent: Intent,
     ) -> Result<Option<K::Choice>> {
+        if let Some(choice) = K::choose_first(self, version) {
+            return Ok(Some(choice));
+        }
         // A full merge leaves nothing else to do in its node, so it comes first when space is short.
         if self.space(version).excess() > PRESSING_SHARE
             && let Some(choice) = self.choose_reclaiming(version, intent)?

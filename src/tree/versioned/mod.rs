@@ -554,7 +554,9 @@ impl<K: Choose + Compact> VersionedTree<K> {
                     }
                     let version = self.version.load();
                     let copied_bytes = self.copied_bytes(&plan, &self.collected_blobs(&version));
-                    if self.has_room(&version, plan.merge_bytes(), copied_bytes)
+                    // What writes no files waits for no room.
+                    let (merged, copied) = (plan.merge_bytes(), copied_bytes);
+                    if (merged + copied == 0 || self.has_room(&version, merged, copied))
                         && let Some(job) = self.claim(plan, ended_before)
                     {
                         return Some(boxed(job));
