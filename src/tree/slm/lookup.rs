@@ -25,7 +25,7 @@ use crate::location_index::IndexVersion;
 use crate::table::Table;
 
 /// How often a reader looks into the index again if it has changed meanwhile.
-const TRIES_MAX: u32 = 4;
+pub(super) const TRIES_MAX: u32 = 4;
 
 /// A lookup of one key in a version.
 pub(super) struct Lookup<'a> {

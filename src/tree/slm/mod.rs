@@ -44,6 +44,8 @@ mod scattered;
 mod scattered_tests;
 mod summary;
 mod version;
+#[cfg(test)]
+mod version_tests;
 mod versions;
 
 use std::slice;

@@ -168,7 +168,7 @@ pub(in crate::tree) struct Places {
     /// The table that is being put into the index.
     pub(super) receiving: Mutex<Option<Receiving>>,
     /// Keys with more versions than the index can hold, which has the newest of them then.
-    many: Mutex<BTreeMap<Vec<u8>, Vec<IndexVersion>>>,
+    pub(super) many: Mutex<BTreeMap<Vec<u8>, Vec<IndexVersion>>>,
     /// The index has become partial since a rebuild began.
     has_lacked_room: AtomicBool,
     pub(super) rebuilt: Mutex<Option<Rebuilt>>,

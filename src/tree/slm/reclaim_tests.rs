@@ -32,11 +32,11 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    fn new() -> Bed {
+    pub(super) fn new() -> Bed {
         Bed::with(Arc::new(Reader(vec![Seqno(u64::MAX >> 8)])))
     }
 
-    fn with(observer: Arc<dyn TreeObserver>) -> Bed {
+    pub(super) fn with(observer: Arc<dyn TreeObserver>) -> Bed {
         Bed::of(observer, KeyspaceOptions::slm().leaf_scans(false).own, None)
     }
 
@@ -60,6 +60,17 @@ impl Bed {
         kind: EntryKind,
         keys: impl IntoIterator<Item = u64>,
     ) -> Arc<Table> {
+        let table = self.incorporate(kind, keys);
+        while self.tree.receive_some(usize::MAX) {}
+        table
+    }
+
+    /// A memtable becomes part of the tree, and is pending.
+    pub(super) fn incorporate(
+        &mut self,
+        kind: EntryKind,
+        keys: impl IntoIterator<Item = u64>,
+    ) -> Arc<Table> {
         self.seqno += 1;
         let (places, flushed) = (self.places(), Seqno(self.seqno));
         let table = table_of(&self.tree.context.files, kind, self.seqno, keys);
@@ -77,7 +88,6 @@ impl Bed {
         let tables = NewTables::Younger(slice::from_ref(&table));
         self.tree.change(NewFiles::Some, receive, flushed, tables).unwrap();
         Slm::incorporated(&self.tree, &packed, true);
-        while self.tree.receive_some(usize::MAX) {}
         table
     }
 
@@ -105,7 +115,7 @@ impl Bed {
         Slm::choose_due(&self.tree, &self.version(), Intent::Ask).unwrap()
     }
 
-    fn places(&self) -> &Places {
+    pub(super) fn places(&self) -> &Places {
         &self.tree.own.places
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Slm;
 use super::describe::describe_level;
-use super::lookup::Lookup;
+use super::lookup::{Lookup, TRIES_MAX};
 use super::places::page_of;
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
@@ -32,8 +32,19 @@ enum TableUse {
     Read(usize),
     /// Nothing: it is pending, or all of it is younger than the version.
     Elsewhere,
-    /// The index has changed, or the table cannot be read alone.
-    Unknown,
+    /// The index does not name the table any more.
+    Gone,
+    /// The table cannot be read alone.
+    Unsure,
+}
+
+/// What the index says of a range.
+enum Placed {
+    Runs(RangeRuns),
+    /// It has changed while it was read.
+    Changed,
+    /// It cannot say what the reader sees.
+    Unsure,
 }
 
 impl Version {
@@ -45,12 +56,12 @@ impl Version {
     /// What a range has of the table of a number, which is not pending.
     fn table_use(&self, number: u32, keys: &mut PlacedKeys) -> TableUse {
         let Some(table) = self.own.table(&self.root.tables, number) else {
-            return TableUse::Unknown;
+            return TableUse::Gone;
         };
         let properties = table.properties();
         // A compaction may have folded what this version and a memtable have into one.
         if properties.seqno_max > self.flushed && self.own.places.has_operands() {
-            return TableUse::Unknown;
+            return TableUse::Unsure;
         }
         if properties.seqno_min > self.flushed {
             return TableUse::Elsewhere;
@@ -59,8 +70,8 @@ impl Version {
     }
 
     /// What a leaf of the index has of a range, for a reader at `snapshot`; forwards, as many leaves as range queries usually
-    /// read from a key on. `None` if the index cannot say what that one sees.
-    fn placed_runs(&self, at: RangeAt<'_>, snapshot: Seqno) -> Result<Option<RangeRuns>> {
+    /// read from a key on.
+    fn placed_runs(&self, at: RangeAt<'_>, snapshot: Seqno) -> Result<Placed> {
         let places = &self.own.places;
         let state = places.state();
         let pending = state.pending_in(self.flushed);
@@ -102,7 +113,8 @@ impl Version {
                             keys.push_part(PlacedPart { table, leaf, superseded });
                         }
                         TableUse::Elsewhere => {}
-                        TableUse::Unknown => return Ok(None),
+                        TableUse::Gone => return Ok(Placed::Changed),
+                        TableUse::Unsure => return Ok(Placed::Unsure),
                     }
                 }
                 keys.end_key(key);
@@ -117,9 +129,12 @@ impl Version {
                 wanted = 0;
             }
         }
+        if !places.covers(&state, snapshot) {
+            return Ok(Placed::Unsure);
+        }
         // What was pending may have been merged by now.
-        if !places.covers(&state, snapshot) || !places.are_pending(pending) {
-            return Ok(None);
+        if !places.are_pending(pending) {
+            return Ok(Placed::Changed);
         }
         let pending = if planted(Bug::SlmPendingLeftOutOfRanges) { &[] } else { pending };
         let mut runs: Vec<Run> =
@@ -129,7 +144,7 @@ impl Version {
         let placed = PlacedRun::new(keys, self.flushed, Some(reads), counts_tables);
         runs.extend(placed.map(|run| Run::Placed(Arc::new(run))));
         let lower = Key::from(lower.unwrap_or_default());
-        Ok(Some(RangeRuns { lower, upper: upper.map(Key::from), runs }))
+        Ok(Placed::Runs(RangeRuns { lower, upper: upper.map(Key::from), runs }))
     }
 }
 
@@ -158,9 +173,13 @@ impl TreeVersion for Version {
 
     /// What a leaf of the index has from the key on, or below it. If that does not cover the reader, all keys: everything that the tables have.
     fn runs_at(&self, at: RangeAt<'_>, snapshot: Seqno) -> RangeRuns {
-        // Damage is reported by whoever needs the index.
-        if let Ok(Some(runs)) = self.placed_runs(at, snapshot) {
-            return runs;
+        for _ in 0..TRIES_MAX {
+            match self.placed_runs(at, snapshot) {
+                Ok(Placed::Runs(runs)) => return runs,
+                Ok(Placed::Changed) => {}
+                // Damage is reported by whoever needs the index.
+                Ok(Placed::Unsure) | Err(_) => break,
+            }
         }
         let runs = match self.own.places.has_operands() {
             true => vec![Run::Union(self.tables().cloned().collect())],
