@@ -190,11 +190,14 @@ impl SlmTree {
         !jobs.quarantine.overlaps(0, range, now) && jobs.is_free(0, range, None)
     }
 
-    /// Whether a table of a version can be merged as a whole.
+    /// Whether a table of a version can be merged as a whole. One that was not read stays away for a while; its live keys
+    /// are found where they are.
     fn is_free_table(&self, version: &Version, (number, table): &LevelKey) -> bool {
         let (lower, upper) = hull(std::slice::from_ref(table));
+        let now = self.context.clock.nanos();
         version.root.tables.has(*number, table)
             && self.own.places.live(table).is_some()
+            && !self.jobs.lock().quarantine.has_table(table.pages().id(), now)
             && self.is_range_free((&lower, upper.as_deref()))
     }
 

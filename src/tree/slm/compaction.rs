@@ -92,6 +92,29 @@ impl Compact for Slm {
         }
     }
 
+    /// The inputs that are damaged, or that failed to be read, and none of the others: tables of random keys lie over nearly
+    /// all keys, so nothing would be merged beside a place that has them. If what could not be read is in another table of
+    /// the level, which has older versions of a key, all inputs.
+    fn quarantined_tables(plan: &Plan, version: &Version, error: &Error) -> Vec<FileId> {
+        let file = match error {
+            Error::Corruption { file, .. } => file,
+            Error::Io { path, .. } if error.is_failed_read() => path,
+            _ => return Vec::new(),
+        };
+        if !matches!(plan.action, Action::Merge | Action::MergeRange) {
+            return Vec::new();
+        }
+        let has_file = |table: &Arc<Table>| {
+            table.pages().path() == *file || table.blobs().iter().any(|blob| blob.path() == *file)
+        };
+        let is_here = plan.inputs.iter().any(has_file);
+        if !is_here && !version.tables().any(has_file) {
+            return Vec::new();
+        }
+        let inputs = plan.inputs.iter().filter(|input| !is_here || has_file(input));
+        inputs.map(|input| input.id()).collect()
+    }
+
     fn gains(tree: &SlmTree, table: &Table, snapshots: &[Seqno]) -> bool {
         tree.dead_bytes(table, snapshots) > 0
     }

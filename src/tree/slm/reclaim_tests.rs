@@ -1,6 +1,6 @@
 //! Which tables are merged, and which are dropped, beside many that are neither.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use super::change::{Rules, add, remove};
 use super::level_tables::LevelTable;
 use super::*;
 use crate::base::entry::EntryKind;
+use crate::base::random::SplitMix;
 use crate::base::sync::Mutex;
 use crate::jobs::{Job, Step};
 use crate::location_index::LocationIndex;
@@ -20,6 +21,7 @@ use crate::tree::range::Key;
 use crate::tree::test_support::{Reader, context, key_of, table_of};
 use crate::tree::versioned::{Choose, Intent, NewFiles, NewTables};
 use crate::tree::{Tree, TreeObserver};
+use crate::vfs::Access;
 
 /// So many tables were looked at, and no more.
 const WINDOW: u64 = 64;
@@ -369,6 +371,45 @@ fn a_table_in_two_parts_of_a_compaction_stays_in_both_or_in_none() {
     for part in [(&b""[..], Some(&*end)), (&*end, None)] {
         assert!(next(part, (b"", None)).is_none());
     }
+}
+
+/// After a merge had met one damaged page, the range of all its inputs was quarantined for a minute: with random keys, nearly
+/// all keys. Nothing else was merged, and after that minute the same tables were chosen. The store grew without bound.
+#[test]
+fn a_damaged_table_keeps_no_others_from_being_merged() {
+    let mut bed = Bed::new();
+    let mut random = SplitMix::new(1);
+    let mut keys = || {
+        let keys: BTreeSet<u64> = (0..300).map(|_| random.next() % 2000).collect();
+        keys.into_iter()
+    };
+    // Some of its keys stay.
+    let table = bed.receive(EntryKind::Put, keys().chain(2000..2010));
+    (0..11).for_each(|_| drop(bed.receive(EntryKind::Put, keys())));
+    let damaged = table.pages();
+    let file = bed.tree.context.files.vfs.open(&damaged.path(), Access::Buffered, true).unwrap();
+    file.write_at(3 * 4096 + 77, &[0x5a; 8]).unwrap();
+    damaged.forget_pages();
+    let mut failures = 0;
+    for round in 0..100 {
+        bed.receive(EntryKind::Put, keys());
+        while let Some(mut job) = bed.job() {
+            let ended = loop {
+                match job.step() {
+                    Ok(Step::Again) => {}
+                    ended => break ended,
+                }
+            };
+            if let Err(error) = ended {
+                assert!(error.is_corruption() && bed.tree.tell_damage(&error), "{error}");
+                failures += 1;
+            }
+        }
+        let taken: u64 = bed.version().tables().map(|it| it.properties().entry_bytes()).sum();
+        assert!(taken < 3 * 2000 * 108, "{taken} bytes in round {round}");
+    }
+    assert_eq!(failures, 1, "the clock has not moved");
+    assert!(bed.version().tables().any(|it| Arc::ptr_eq(it, &table)));
 }
 
 /// What is live was gathered from the tables in the order of their numbers. A compaction's output, made while memtables

@@ -31,6 +31,15 @@ pub(in crate::tree) trait Compact: VersionedKind {
     /// The tables that a plan merges, if it can gain nothing but what it drops of one of them; else none.
     fn inputs_alone(plan: &Self::Plan) -> Vec<&Arc<Table>>;
 
+    /// The tables that are quarantined after an error; none if the plan's place is.
+    fn quarantined_tables(
+        _plan: &Self::Plan,
+        _version: &Version<Self>,
+        _error: &Error,
+    ) -> Vec<FileId> {
+        Vec::new()
+    }
+
     /// Whether merging a table by itself could drop something. `snapshots` are those that there are, ascending.
     fn gains(tree: &VersionedTree<Self>, table: &Table, snapshots: &[Seqno]) -> bool {
         tree.jobs.lock().gains(table.id(), snapshots)
@@ -145,7 +154,13 @@ impl<K: Compact> Job for CompactionJob<K> {
         let list_bytes = K::list_bytes(&self.progress);
         let before = std::mem::replace(&mut self.list_bytes, list_bytes);
         self.tree.context.recount_lists(before, list_bytes);
-        step.inspect_err(|error| self.tree.note_damage(error, self.plan.place()))
+        step.inspect_err(|error| {
+            let tree = &self.tree;
+            let tables = K::quarantined_tables(&self.plan, &tree.version.load(), error);
+            let now = tree.context.clock.nanos();
+            let place = self.plan.place();
+            tree.jobs.lock().quarantine.note_tables(error, place, tables, now);
+        })
     }
 }
 

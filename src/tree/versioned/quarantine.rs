@@ -3,11 +3,13 @@
 //! Invariants:
 //! 1. A quarantined place is skipped for a while, so that other places are compacted. Writers do not wait for it. On a
 //!    full disk, the other compactions may be those that make room.
+//! 2. Where a place says nothing of what can be merged, the tables that were not read are quarantined, and no place.
 
 use std::mem;
 
 use super::node::Place;
 use crate::base::error::Error;
+use crate::base::ids::FileId;
 
 /// How long a damaged place is quarantined.
 const DAMAGED_NANOS: u64 = 60_000_000_000;
@@ -21,7 +23,7 @@ const UNREAD_NANOS: u64 = 10_000_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Obstacle {
     None,
-    /// Reads that may succeed soon.
+    /// Reads that may succeed soon, or tables beside which all others can be merged.
     FailedReads,
     DamageOrRoom,
 }
@@ -34,6 +36,8 @@ pub(in crate::tree) struct Quarantine {
 
 struct Quarantined {
     place: Place,
+    /// If there are any, these tables are quarantined, and the rest of the place is not.
+    tables: Vec<FileId>,
     until: u64,
     error: Error,
     /// The damage has been reported.
@@ -45,6 +49,10 @@ impl Quarantined {
     fn is_damaged(&self) -> bool {
         self.error.is_corruption()
     }
+
+    fn overlaps(&self, height: u32, range: (&[u8], Option<&[u8]>), now: u64) -> bool {
+        now < self.until && self.tables.is_empty() && self.place.overlaps(height, range)
+    }
 }
 
 impl Quarantine {
@@ -55,7 +63,7 @@ impl Quarantine {
         range: (&[u8], Option<&[u8]>),
         now: u64,
     ) -> bool {
-        self.places.iter().any(|it| now < it.until && it.place.overlaps(height, range))
+        self.places.iter().any(|it| it.overlaps(height, range, now))
     }
 
     /// The same, but for places that there was no room for: there may be room for a merge of more.
@@ -65,12 +73,28 @@ impl Quarantine {
         range: (&[u8], Option<&[u8]>),
         now: u64,
     ) -> bool {
-        let overlaps = |it: &Quarantined| now < it.until && it.place.overlaps(height, range);
+        let overlaps = |it: &Quarantined| it.overlaps(height, range, now);
         self.places.iter().any(|it| !matches!(it.error, Error::Full { .. }) && overlaps(it))
+    }
+
+    /// Whether a table is quarantined by itself.
+    pub(in crate::tree) fn has_table(&self, table: FileId, now: u64) -> bool {
+        self.places.iter().any(|it| now < it.until && it.tables.contains(&table))
     }
 
     /// Quarantines a place, if the error tells of damage, of a full disk, or of a failed read.
     pub(super) fn note(&mut self, error: &Error, place: &Place, now: u64) {
+        self.note_tables(error, place, Vec::new(), now);
+    }
+
+    /// The same, but only of these tables, if there are any.
+    pub(super) fn note_tables(
+        &mut self,
+        error: &Error,
+        place: &Place,
+        tables: Vec<FileId>,
+        now: u64,
+    ) {
         let nanos = match error {
             error if error.is_corruption() => DAMAGED_NANOS,
             Error::Full { .. } => REFUSED_NANOS,
@@ -79,7 +103,7 @@ impl Quarantine {
         };
         self.places.retain(|it| now < it.until);
         let (place, until) = (place.clone(), now.saturating_add(nanos));
-        self.places.push(Quarantined { place, until, error: error.clone(), told: false });
+        self.places.push(Quarantined { place, tables, until, error: error.clone(), told: false });
     }
 
     /// Ends the quarantine of places that are not damaged. Returns the last of their errors.
@@ -105,7 +129,7 @@ impl Quarantine {
     pub(super) fn obstacle(&self, now: u64) -> Obstacle {
         let mut obstacle = Obstacle::None;
         for it in self.places.iter().filter(|it| now < it.until) {
-            match it.error.is_failed_read() {
+            match it.error.is_failed_read() || !it.tables.is_empty() {
                 true => obstacle = Obstacle::FailedReads,
                 false => return Obstacle::DamageOrRoom,
             }
@@ -167,6 +191,13 @@ mod tests {
         assert!(!again.tell(&other) && again.tell(&damage) && !again.tell(&damage));
         again.retry_damaged();
         assert!(!again.overlaps(0, range, 5) && again.overlaps(2, range, 5));
+        // The rest of the place of a damaged table can be merged, and writers may have to wait for that.
+        let mut of_table = Quarantine::default();
+        of_table.note_tables(&damage, &place(0), vec![FileId(7)], 5);
+        assert!(!of_table.overlaps(0, range, 5) && of_table.obstacle(5) == Obstacle::FailedReads);
+        assert!(of_table.has_table(FileId(7), 5) && !of_table.has_table(FileId(8), 5));
+        assert!(!of_table.has_table(FileId(7), 5 + DAMAGED_NANOS));
+        assert!(of_table.tell(&damage) && !of_table.tell(&damage));
         let later = 5 + DAMAGED_NANOS;
         assert_eq!(damaged.obstacle(later), Obstacle::None);
         assert!(!damaged.overlaps(0, (b"c", None), later));
