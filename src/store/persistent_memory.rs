@@ -116,9 +116,7 @@ impl Claim {
     /// store that was opened elsewhere as often has come to another epoch (invariant 5).
     pub(super) fn epoch_step(&self) -> u64 {
         let [_, of_memory] = &self.mates;
-        let left = u64::from(u32::MAX - of_memory.epoch);
-        // A tag is odd.
-        1 + (of_memory.tag >> 1) % EPOCH_STEP_MAX.min(left / EPOCHS_LEFT_MIN).max(1)
+        epoch_step(of_memory)
     }
 
     /// The manifest is about to skip the commits that are lost with the memory: it must not come back.
@@ -139,6 +137,13 @@ impl Claim {
         let settled = Mate { progress: Progress::Settled, epoch, ..of_memory };
         settled.write(&*self.vfs, &self.memory_dir)
     }
+}
+
+/// See [`Claim::epoch_step`]. `of_memory` has the epoch before.
+fn epoch_step(of_memory: &Mate) -> u64 {
+    let left = u64::from(u32::MAX - of_memory.epoch);
+    // A tag is odd.
+    1 + (of_memory.tag >> 1) % EPOCH_STEP_MAX.min(left / EPOCHS_LEFT_MIN).max(1)
 }
 
 /// Whether the newest commits of a store whose file says `known` may be in a directory that says `found`.
@@ -548,7 +553,10 @@ impl Pair<'_> {
         let is_blank = found.progress == Progress::Claimed
             && found.tag_before == 0
             && !self.vfs.read_names(self.memory_dir)?.iter().any(|name| belongs(name));
-        if found.epoch < epoch && !is_salvage && !is_blank {
+        // The manifest has begun the epoch of the opening that has claimed it, which died before it settled.
+        let is_begun = found.progress == Progress::Claimed
+            && u64::from(found.epoch) + epoch_step(found) == u64::from(epoch);
+        if found.epoch < epoch && !is_salvage && !is_blank && !is_begun {
             return self.conflict(format_args!(
                 "is of an earlier moment of {dir}, epoch {}: the store is at epoch {epoch}, and no file {FILE_NAME} \
                  there says that it has had this persistent memory since. Restore the store and its memory of one \

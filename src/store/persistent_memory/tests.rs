@@ -335,6 +335,22 @@ fn without_the_stores_file_the_epoch_tells_the_moment() {
     assert!(!store.succeeds(Some("/memory")));
 }
 
+/// An opening had begun its epoch, and died before it had settled. If the store's file was damaged as well, the memory was
+/// refused as one of an earlier moment.
+#[test]
+fn an_opening_that_died_before_it_settled_is_of_the_moment_that_it_began() {
+    let store = store();
+    assert!(!store.succeeds(Some("/memory")));
+    let claim = store.attach(None).unwrap().claim.unwrap();
+    let begun = store.epoch.get() + u32::try_from(claim.epoch_step()).unwrap();
+    drop(claim);
+    store.remove("/store/MEMORY");
+    store.epoch.set(begun + 1);
+    assert!(store.complaint(Some("/memory")).contains("an earlier moment"));
+    store.epoch.set(begun);
+    assert!(!store.succeeds(Some("/memory")));
+}
+
 /// A directory in which nothing has been committed is of no moment.
 #[test]
 fn a_first_opening_that_died_is_not_in_the_way() {
