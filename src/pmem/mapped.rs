@@ -14,7 +14,7 @@ use crate::base::error::Result;
 use crate::base::sync::plain::{AtomicU64, Ordering};
 use crate::vfs::SharedMap;
 
-/// Who uses a part takes at most so many groups out of memory for it, 32 MiB, which takes about a millisecond.
+/// Who uses a part takes at most so many groups out of memory for it: 32 MiB.
 const USER_GROUPS_MAX: usize = 8;
 
 /// See the module's description.

@@ -167,7 +167,7 @@ mod tests {
         assert!(residency.bytes() <= MIB as u64);
     }
 
-    /// A get took an eighth of the limit out of memory at once, seconds of work with a large budget.
+    /// A get took an eighth of the limit out of memory at once: with a large budget, gigabytes.
     #[test]
     fn a_caller_takes_no_more_than_it_wants_out_of_memory() {
         const MIB: usize = 1 << 20;
