@@ -18,6 +18,7 @@ use super::version::Version;
 use super::{Slm, SlmTree};
 use crate::base::error::Result;
 use crate::base::ids::{FileId, Seqno};
+use crate::base::sync::atomic::Ordering;
 use crate::table::{BlobFile, Table};
 use crate::tree::dead_blobs::{BlobUse, collected_gain};
 use crate::tree::range::{Key, table_overlaps, table_part};
@@ -61,8 +62,13 @@ impl Choose for Slm {
         if tree.own.places.is_partial() {
             return Ok(tree.rebuild_plan(version));
         }
-        let plan = tree.drop_plan(version).or_else(|| tree.prune_plan(version));
-        Ok(plan.or_else(|| tree.merge_plan(version)))
+        let plan = tree.drop_plan(version);
+        let (prune, merge) = (|| tree.prune_plan(version), || tree.merge_plan(version));
+        // Both take turns, so that neither waits for all that there is of the other.
+        Ok(plan.or_else(|| match tree.own.places.has_pruned.load(Ordering::SeqCst) {
+            true => merge().or_else(prune),
+            false => prune().or_else(merge),
+        }))
     }
 
     fn choose_full(
@@ -266,17 +272,20 @@ impl SlmTree {
         is_free.then(|| Plan::new(version, Action::Receive, place, Vec::new()))
     }
 
-    /// The removal of what only snapshots needed, if some of them have gone.
+    /// The removal of what only snapshots needed, if some of them have gone: of the first marked keys that no job has.
     fn prune_plan(&self, version: &Version) -> Option<Plan> {
         let places = &self.own.places;
         if places.superseded() == 0 {
             return None;
         }
-        let now = self.context.snapshots();
-        let is_gone = |snapshot: &Seqno| now.binary_search(snapshot).is_err();
-        let place = Place::of(&version.root);
-        (places.needed.lock().iter().any(is_gone) && self.is_range_free(place.range()))
-            .then(|| Plan::new(version, Action::Prune, place, Vec::new()))
+        let (now, nanos) = (self.context.snapshots(), self.context.clock.nanos());
+        if !places.marked.lock().is_due(&now) {
+            return None;
+        }
+        let free = self.jobs.lock().free_ranges(0, nanos);
+        let (lower, upper) = places.marked.lock().due_in(&now, &free)?;
+        let place = Place { height: 0, lower, upper: Some(upper) };
+        Some(Plan::new(version, Action::Prune, place, Vec::new()))
     }
 
     fn merge_plan(&self, version: &Version) -> Option<Plan> {

@@ -15,6 +15,7 @@ use super::level_tables::LevelTable;
 use super::live_entries::{Input, LiveEntries, Notes};
 use super::merged_keys::keys_of;
 use super::plan::{Action, Plan};
+use super::prune::Pruning;
 use super::rebuild::Rebuild;
 use super::receive::Output;
 use super::version::Version;
@@ -24,6 +25,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::Mutex;
+use crate::base::sync::atomic::Ordering;
 use crate::jobs::Step;
 use crate::merge::{Bottom, CompactionIterator};
 use crate::table::{Table, TableFilter};
@@ -58,8 +60,7 @@ struct Merging {
 pub(in crate::tree) struct Progress {
     merging: Option<Box<Merging>>,
     rebuild: Option<Box<Rebuild>>,
-    /// From where on superseded versions are still to be removed.
-    pruned_to: Option<Vec<u8>>,
+    pruning: Option<Box<Pruning>>,
 }
 
 impl Compact for Slm {
@@ -165,6 +166,7 @@ impl CompactionJob {
     fn begin(&mut self) -> Result<Merging> {
         let inputs = &self.plan.inputs;
         let (context, places) = (&self.tree.context, &self.tree.own.places);
+        places.has_pruned.store(false, Ordering::SeqCst);
         let chunk_bytes = chunk_bytes(context, inputs.len());
         let notes = Arc::new(Mutex::new(Notes::default()));
         let (older, open) = (self.plan.older.clone(), Arc::clone(&notes));
@@ -340,32 +342,26 @@ impl CompactionJob {
         Ok(Step::Again)
     }
 
-    /// Removes what only snapshots needed that have gone, leaf by leaf of the index.
+    /// Removes what only snapshots needed that have gone.
     fn prune_some(&mut self) -> Result<Step> {
         const LEAVES_OF_STEP: usize = 64;
         let places = &self.tree.own.places;
-        let snapshots = &self.compaction.snapshots;
-        let mut from = match self.progress.pruned_to.take() {
-            Some(from) => from,
+        let mut pruning = match self.progress.pruning.take() {
+            Some(pruning) => pruning,
             None => {
-                places.dropping(snapshots);
-                Vec::new()
+                let (place, snapshots) = (&self.plan.place, &self.compaction.snapshots);
+                Box::new(Pruning::begin(places, place, snapshots))
             }
         };
         for _ in 0..LEAVES_OF_STEP {
-            match places.prune(&from, snapshots)? {
-                Some(rest) => from = rest,
-                None => {
-                    // One that has come since the list was made may be needed for what has been superseded since.
-                    let newest = snapshots.last().copied().unwrap_or_default();
-                    let is_held = |needed: &Seqno| snapshots.binary_search(needed).is_ok();
-                    places.needed.lock().retain(|needed| *needed > newest || is_held(needed));
-                    places.shrink();
-                    return self.install(|tree, _plan| tree.drop_dead());
-                }
+            if !pruning.prune_leaf()? {
+                drop(pruning);
+                places.has_pruned.store(true, Ordering::SeqCst);
+                places.shrink();
+                return self.install(|tree, _plan| tree.drop_dead());
             }
         }
-        self.progress.pruned_to = Some(from);
+        self.progress.pruning = Some(pruning);
         Ok(Step::Again)
     }
 }

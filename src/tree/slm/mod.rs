@@ -28,12 +28,16 @@ mod level_tables;
 mod live_entries;
 mod live_ranks;
 mod lookup;
+mod marked;
 mod merged_keys;
 mod numbers;
 mod open;
 mod parameters;
 mod places;
 mod plan;
+mod prune;
+#[cfg(test)]
+mod prune_tests;
 mod rebuild;
 mod receive;
 #[cfg(test)]

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use super::index_file::IndexFile;
 use super::level::Level;
 use super::live_ranks::LiveRanks;
+use super::marked::Marked;
 use super::registry::Registry;
 use super::versions::is_cut;
 use crate::base::error::{Error, Result};
@@ -176,9 +177,11 @@ pub(in crate::tree) struct Places {
     pub(super) catching_up: Mutex<CatchUp>,
     /// A table has had operands.
     pub(super) has_operands: AtomicBool,
-    /// The number of versions that only snapshots need, and the snapshots that had to be kept for.
+    /// The number of versions that only snapshots need, and where they are.
     superseded: AtomicU64,
-    pub(super) needed: Mutex<Vec<Seqno>>,
+    pub(super) marked: Mutex<Marked>,
+    /// What was searched or merged last was searched.
+    pub(super) has_pruned: AtomicBool,
 }
 
 /// Changes of the live counts and of the number of superseded versions, counted together.
@@ -215,7 +218,8 @@ impl Places {
             catching_up: Mutex::default(),
             has_operands: AtomicBool::new(false),
             superseded: AtomicU64::new(0),
-            needed: Mutex::default(),
+            marked: Mutex::default(),
+            has_pruned: AtomicBool::new(false),
         }
     }
 
@@ -315,9 +319,16 @@ impl Places {
         self.file.iter().for_each(IndexFile::distrust);
         self.forget_many(BTreeMap::clear);
         self.superseded.store(0, Ordering::SeqCst);
-        self.need(snapshots);
         {
             let registry = self.registry.write();
+            // Which of the keys have versions that are kept is not known before they have been searched once.
+            let tables = || registry.tables.values().map(|numbered| &numbered.table);
+            let first = tables().map(|table| table.first_key()).min().unwrap_or_default();
+            let last = tables().map(|table| table.last_key()).max().unwrap_or_default();
+            let mut marked = self.marked.lock();
+            *marked = Marked::default();
+            marked.note(held(snapshots), (first, &[last, &[0]].concat()));
+            drop(marked);
             let mut ranks = self.ranks.lock();
             for (number, numbered) in &registry.tables {
                 numbered.is_ready.store(false, Ordering::SeqCst);
@@ -370,12 +381,11 @@ impl Places {
         self.has_lacked_room.load(Ordering::SeqCst)
     }
 
-    /// Superseded versions are kept for these snapshots, of which the last is the newest state.
-    pub(super) fn need(&self, snapshots: &[Seqno]) {
-        let mut needed = self.needed.lock();
-        needed.extend(snapshots.split_last().map_or(&[][..], |(_, held)| held));
-        needed.sort_unstable();
-        needed.dedup();
+    /// Notes a key that the index has these versions of, if some of them are kept for snapshots alone.
+    pub(super) fn mark(&self, key: &[u8], versions: &[IndexVersion], held: &[Seqno]) {
+        if !held.is_empty() && versions.iter().any(|version| version.superseded.is_some()) {
+            self.marked.lock().note_key(held, key);
+        }
     }
 
     /// The table that is put into the index next.
@@ -617,12 +627,12 @@ impl Places {
         self.receiving.try_lock().is_none_or(|receiving| receiving.is_some())
     }
 
-    /// Memory of what is pending, and of an index that is not in a file.
+    /// Memory of what is pending, of the list of what snapshots need, and of an index that is not in a file.
     pub(super) fn memory_bytes(&self) -> u64 {
         let state = self.state.load();
         let pending: usize = state.pending.iter().map(|it| it.keys.memory_bytes()).sum();
         let index = if self.file.is_some() { 0 } else { self.index_bytes() };
-        index + self.index.memory_bytes() + pending as u64
+        index + self.index.memory_bytes() + (pending + self.marked.lock().bytes()) as u64
     }
 
     /// The index, if it is in a file.
@@ -674,6 +684,11 @@ impl Places {
     pub(super) fn trim_index(&self) {
         self.file.iter().for_each(IndexFile::trim_memory);
     }
+}
+
+/// The snapshots, without the newest state, which is the last of a list.
+pub(super) fn held(snapshots: &[Seqno]) -> &[Seqno] {
+    snapshots.split_last().map_or(&[], |(_, held)| held)
 }
 
 /// Where a leaf is in its table, and whether the entry that it is known for goes on in the next leaf.

@@ -1,5 +1,4 @@
-//! Changes of the index: putting a table into it, the output of a compaction in the place of its input, and removing
-//! what only snapshots needed that have gone.
+//! Changes of the index: putting a table into it, and the output of a compaction in the place of its input.
 //!
 //! Invariants:
 //! 1. A table is durable, and part of the tree, before the index names it.
@@ -12,8 +11,8 @@ use super::index_file::FoundIndex;
 use super::level::Level;
 use super::level_tables::LevelTable;
 use super::merged_keys::{MergedKeys, keys_of};
-use super::places::{Counts, Pending, Places, Receiving};
-use super::versions::{is_cut, location, over, retain_needed, without_end};
+use super::places::{Counts, Pending, Places, Receiving, held};
+use super::versions::{is_cut, location, over, without_end};
 use crate::base::entry::EntryKind;
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
@@ -161,6 +160,7 @@ impl Places {
                 }
                 let after = over(&listed, pending.number, &before, snapshots);
                 self.set(&mut writing, &mut counts, listed.key, &before, &after)?;
+                self.mark(listed.key, &after, held(snapshots));
             }
             self.count(&mut counts);
             *at = until;
@@ -174,10 +174,7 @@ impl Places {
         self.prefetch(range.filter_map(|at| keys.get(at)).map(|listed| listed.key));
     }
 
-    fn end_receiving(&self, Receiving { pending, snapshots, .. }: &Receiving) {
-        if self.superseded() > 0 {
-            self.need(snapshots);
-        }
+    fn end_receiving(&self, Receiving { pending, .. }: &Receiving) {
         // A compaction takes what is settled of tables that are ready.
         self.received(pending);
         self.set_ready(pending.number);
@@ -230,16 +227,22 @@ impl Places {
                 had += u64::from(!is_deleted && were_live.get(at).is_some_and(|was| *was));
                 let Some(version) = before.get(first) else { return Ok(()) };
                 let location = location(&listed, number, is_cut(&before));
+                let mut is_new = false;
                 let after = if is_deleted {
                     without_end(&before, first)
                 } else {
                     let deleted = (kind == EntryKind::Delete).then_some(newest);
                     let superseded = version.superseded.or(deleted);
                     let superseded = superseded.filter(|_| !planted(Bug::SlmOutputNotSuperseded));
+                    is_new = version.superseded.is_none();
                     let output = IndexVersion { location, superseded };
                     before[..first].iter().copied().chain([output]).collect()
                 };
-                self.set(&mut writing, &mut counts, listed.key, &before, &after)
+                self.set(&mut writing, &mut counts, listed.key, &before, &after)?;
+                if is_new {
+                    self.mark(listed.key, &after, held(snapshots));
+                }
+                Ok(())
             });
             self.count(&mut counts);
             set?;
@@ -248,26 +251,6 @@ impl Places {
         self.has_had(number, had);
         self.set_ready(number);
         Ok(())
-    }
-
-    /// Removes the versions that none of the snapshots needs, of a leaf of the index and from a key on. Returns the key
-    /// to go on from.
-    pub(super) fn prune(&self, from: &[u8], snapshots: &[Seqno]) -> Result<Option<Vec<u8>>> {
-        let (entries, rest) = self.entries_from(from)?;
-        let mut counts = Counts::default();
-        let mut writing = self.write()?;
-        let set = entries.iter().try_for_each(|(key, versions)| {
-            if versions.iter().all(|version| version.superseded.is_none()) && !is_cut(versions) {
-                return Ok(());
-            }
-            let before = self.versions_now(&mut writing, key)?;
-            let mut after = before.clone();
-            let snapshots = if planted(Bug::SlmPrunesTooMuch) { &[Seqno::MAX] } else { snapshots };
-            retain_needed(&mut after, snapshots);
-            self.set(&mut writing, &mut counts, key, &before, &after)
-        });
-        self.count(&mut counts);
-        set.map(|()| rest)
     }
 }
 

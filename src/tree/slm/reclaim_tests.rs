@@ -94,7 +94,13 @@ impl Bed {
     }
 
     /// Memtables of so many keys of their own, and of others at both ends that each has anew: the last is wholly live.
-    fn receive_range(&mut self, tables: u64, first: u64, own_keys: u64, shared_keys: u64) {
+    pub(super) fn receive_range(
+        &mut self,
+        tables: u64,
+        first: u64,
+        own_keys: u64,
+        shared_keys: u64,
+    ) {
         let last = first + shared_keys + tables * own_keys;
         for table in 0..tables {
             let own = first + shared_keys + table * own_keys;
@@ -299,7 +305,7 @@ fn keys_that_go_while_an_output_is_made_count_as_dead_in_it() {
 }
 
 /// Holds snapshots that may go.
-struct Changing(Mutex<Vec<Seqno>>);
+pub(super) struct Changing(pub(super) Mutex<Vec<Seqno>>);
 
 impl TreeObserver for Changing {
     fn installed(&self, _version: Arc<dyn crate::tree::TreeVersion>) {}

@@ -17,6 +17,7 @@ use super::request::Request;
 use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::table::Table;
+use crate::tree::range::Key;
 
 /// What a job works on.
 struct Work {
@@ -117,6 +118,24 @@ impl Jobs {
         !self.running.iter().any(|(_, work)| work.excludes(height, range, bundles))
     }
 
+    /// The ranges of a level's keys in which no job works, and that are not quarantined, ascending.
+    pub(in crate::tree) fn free_ranges(&self, height: u32, now: u64) -> Vec<(Key, Option<Key>)> {
+        let works = self.running.iter().map(|(_, work)| &work.place);
+        let taken = works.chain(self.quarantine.places(now)).filter(|it| it.height == height);
+        let mut taken: Vec<&Place> = taken.collect();
+        taken.sort_by(|a, b| a.lower.cmp(&b.lower));
+        let (mut free, mut from) = (Vec::new(), Some(Key::from(&[][..])));
+        for place in taken {
+            let Some(start) = from else { break };
+            from = place.upper.clone().map(|upper| upper.max(Key::clone(&start)));
+            if start < place.lower {
+                free.push((start, Some(Key::clone(&place.lower))));
+            }
+        }
+        free.extend(from.map(|from| (from, None)));
+        free
+    }
+
     /// Whether no running job excludes a plan.
     pub(in crate::tree) fn admits(&self, plan: &impl CompactionPlan) -> bool {
         let place = plan.place();
@@ -203,7 +222,6 @@ impl Jobs {
 mod tests {
     use super::*;
     use crate::tree::edits::tests::{data_files, table};
-    use crate::tree::range::Key;
 
     /// What the last merge kept for snapshots can go once one of them has gone; that the newest state has moved
     /// on changes nothing.
@@ -268,6 +286,13 @@ mod tests {
         assert!(claim(&mut jobs, "d", "e", &[6, 7], 0).is_none(), "bundle 6 is another's");
         assert!(claim(&mut jobs, "d", "e", &[7], 0).is_some(), "another bundle of the same node");
         assert!(jobs.is_free(1, (b"b", None), None), "another level");
+        let free = |height| -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+            let free = jobs.free_ranges(height, 0).into_iter();
+            free.map(|(lower, upper)| (lower.to_vec(), upper.map(|it| it.to_vec()))).collect()
+        };
+        let (before, behind) = ((b"".to_vec(), Some(b"b".to_vec())), (b"e".to_vec(), None));
+        assert_eq!(free(0), [before, behind]);
+        assert_eq!(free(1), [(b"".to_vec(), None)]);
         assert_eq!(jobs.running_bytes(), RunningBytes { merged: 30, copied: 15 });
         jobs.end(first);
         assert!(claim(&mut jobs, "b", "c", &[], 0).is_none(), "a job has ended meanwhile");

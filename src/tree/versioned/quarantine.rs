@@ -77,6 +77,12 @@ impl Quarantine {
         self.places.iter().any(|it| !matches!(it.error, Error::Full { .. }) && overlaps(it))
     }
 
+    /// The places that are quarantined as a whole.
+    pub(super) fn places(&self, now: u64) -> impl Iterator<Item = &Place> {
+        let whole = move |it: &&Quarantined| now < it.until && it.tables.is_empty();
+        self.places.iter().filter(whole).map(|it| &it.place)
+    }
+
     /// Whether a table is quarantined by itself.
     pub(in crate::tree) fn has_table(&self, table: FileId, now: u64) -> bool {
         self.places.iter().any(|it| now < it.until && it.tables.contains(&table))
