@@ -142,24 +142,21 @@ impl Choose for Slm {
         if tree.own.places.is_partial() {
             return Ok(Some(tree.rebuild_anyway(&version)));
         }
-        loop {
-            let mut tables = range_tables(&version, &from, upper.as_ref());
-            tables.sort_by(|a, b| a.first_key().cmp(b.first_key()));
-            let Some(first) = tables.first() else {
-                return Ok(tree.drop_plan(&version));
-            };
-            let alone = tables.get(1).is_none_or(|next| next.first_key() > first.last_key());
-            if alone && tree.is_clean(first, &collected) {
-                let behind = Key::from([first.last_key(), &[0][..]].concat());
-                if !is_here(first) {
-                    let end = upper.filter(|upper| *upper < behind).unwrap_or(behind);
-                    return range_plan(&version, &from, Some(&end), &tables[..1]).map(Some);
-                }
-                from = behind.to_vec();
-                continue;
+        let mut tables = range_tables(&version, lower, upper.as_ref());
+        tables.sort_by(|a, b| a.first_key().cmp(b.first_key()));
+        for (at, first) in tables.iter().enumerate() {
+            let alone = tables.get(at + 1).is_none_or(|next| next.first_key() > first.last_key());
+            if !alone || !tree.is_clean(first, &collected) {
+                return range_plan(&version, &from, upper.as_ref(), &tables[at..]).map(Some);
             }
-            return range_plan(&version, &from, upper.as_ref(), &tables).map(Some);
+            let behind = Key::from([first.last_key(), &[0][..]].concat());
+            if !is_here(first) {
+                let end = upper.filter(|upper| *upper < behind).unwrap_or(behind);
+                return range_plan(&version, &from, Some(&end), &tables[at..=at]).map(Some);
+            }
+            from = behind.to_vec();
         }
+        Ok(tree.drop_plan(&version))
     }
 }
 

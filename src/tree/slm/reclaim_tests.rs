@@ -11,6 +11,7 @@ use super::*;
 use crate::base::entry::EntryKind;
 use crate::base::random::SplitMix;
 use crate::base::sync::Mutex;
+use crate::base::visits;
 use crate::jobs::{Job, Step};
 use crate::location_index::LocationIndex;
 use crate::pmem::HeapRegion;
@@ -416,6 +417,18 @@ fn a_damaged_table_keeps_no_others_from_being_merged() {
     }
     assert_eq!(failures, 1, "the clock has not moved");
     assert!(bed.version().tables().any(|it| Arc::ptr_eq(it, &table)));
+}
+
+/// Behind each table that was as it should be, all tables were looked at again, with a lock on what other compactions ask as
+/// well.
+#[test]
+fn a_compaction_of_a_compacted_tree_looks_at_each_table_a_few_times() {
+    let mut bed = Bed::new();
+    (0..300).for_each(|key| drop(bed.receive(EntryKind::Put, [key])));
+    let whole = (&b""[..], None);
+    let (visits, next) = visits::of(|| Slm::next_uncompacted(&bed.tree, 0, whole, whole).unwrap());
+    assert!(next.is_none());
+    assert!(visits < 300 * 10, "{visits} visits");
 }
 
 /// What is live was gathered from the tables in the order of their numbers. A compaction's output, made while memtables
