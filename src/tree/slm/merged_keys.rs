@@ -1,15 +1,17 @@
 //! The keys of tables, merged: what the index is to say of each.
 //!
 //! Invariants:
-//! 1. Of a key, the newest entry counts. A table that was made later, and has versions as old as another's, has taken
-//!    those in.
+//! 1. Of a key, the newest entry counts. A table that has a value of the key, and versions as old as another's, has taken
+//!    those in: a compaction takes in all versions of a live key. Of a key that is not live it only copies tombstones, so a
+//!    table that has nothing else has taken in nothing: each of its tombstones counts by itself.
 
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use super::level::Level;
 use super::level_tables::LevelTable;
-use super::versions::over;
+use super::versions::{over, supersede};
+use crate::base::entry::EntryKind;
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::location_index::IndexVersion;
@@ -26,21 +28,25 @@ pub(super) fn keys_of(table: &Arc<Table>) -> Result<KeyList> {
     }
     let mut scan = table.scan(None, None, CHUNK_BYTES)?;
     let mut keys = KeyList::default();
-    while next_key(&mut scan, &mut keys)? {}
+    while next_key(&mut scan, &mut keys, &mut |_, _| {})? {}
     Ok(keys)
 }
 
-/// Adds the next key of a scan to a list.
-fn next_key(scan: &mut TableScan, keys: &mut KeyList) -> Result<bool> {
+/// Adds the next key of a scan to a list. `each` gets its versions, newest first.
+fn next_key(
+    scan: &mut TableScan,
+    keys: &mut KeyList,
+    each: &mut dyn FnMut(Seqno, EntryKind),
+) -> Result<bool> {
     let Some(entry) = scan.entry() else { return Ok(false) };
     let key = entry.key.to_vec();
     keys.push(&key, scan.leaf(), entry.seqno, entry.kind);
+    each(entry.seqno, entry.kind);
     loop {
         scan.next()?;
-        match scan.entry().filter(|entry| entry.key == key) {
-            Some(entry) => keys.add_version(entry.seqno, entry.kind),
-            None => return Ok(true),
-        }
+        let Some(entry) = scan.entry().filter(|entry| entry.key == key) else { return Ok(true) };
+        keys.add_version(entry.seqno, entry.kind);
+        each(entry.seqno, entry.kind);
     }
 }
 
@@ -49,6 +55,8 @@ fn next_key(scan: &mut TableScan, keys: &mut KeyList) -> Result<bool> {
 struct Next {
     /// It has one key.
     keys: KeyList,
+    /// The numbers of the key's tombstones, newest first, if it has nothing else here.
+    tombstones: Vec<Seqno>,
     scan: TableScan,
     number: u32,
     creation: u64,
@@ -58,7 +66,15 @@ impl Next {
     /// Goes to the next key. Returns false at the end.
     fn advance(&mut self) -> Result<bool> {
         self.keys = KeyList::default();
-        next_key(&mut self.scan, &mut self.keys)
+        self.tombstones.clear();
+        let (tombstones, mut has_others) = (&mut self.tombstones, false);
+        next_key(&mut self.scan, &mut self.keys, &mut |seqno, kind| {
+            has_others |= kind != EntryKind::Delete;
+            match has_others {
+                true => tombstones.clear(),
+                false => tombstones.push(seqno),
+            }
+        })
     }
 
     fn order(&self) -> (&[u8], Seqno, u64) {
@@ -93,6 +109,8 @@ pub(super) struct MergedKeys {
     /// The snapshots that need versions.
     snapshots: Vec<Seqno>,
     next: BinaryHeap<Next>,
+    /// The tables that have the key, as they came.
+    of_key: Vec<Next>,
     key: Vec<u8>,
     versions: Vec<IndexVersion>,
     newest: Seqno,
@@ -104,33 +122,28 @@ impl MergedKeys {
         let chunk_bytes = (CHUNKS_BYTES_MAX / level.tables.len().max(1)).clamp(4096, CHUNK_BYTES);
         for LevelTable { table, number, .. } in level.tables.iter() {
             let scan = table.scan(None, None, chunk_bytes)?;
-            let (keys, number) = (KeyList::default(), *number);
+            let (keys, tombstones, number) = (KeyList::default(), Vec::new(), *number);
             let creation = table.properties().creation;
-            let mut of_table = Next { keys, scan, number, creation };
+            let mut of_table = Next { keys, tombstones, scan, number, creation };
             if of_table.advance()? {
                 next.push(of_table);
             }
         }
-        Ok(MergedKeys { snapshots, next, key: Vec::new(), versions: Vec::new(), newest: Seqno(0) })
+        let (of_key, key, versions) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(MergedKeys { snapshots, next, of_key, key, versions, newest: Seqno(0) })
     }
 
     /// Goes to the next key that has versions. Returns false at the end.
     pub(super) fn next(&mut self) -> Result<bool> {
         loop {
-            self.versions.clear();
             let Some(first) = self.next.peek() else { return Ok(false) };
             self.key.clear();
             self.key.extend_from_slice(first.order().0);
             while self.next.peek().is_some_and(|next| next.order().0 == self.key) {
-                let Some(mut of_table) = self.next.pop() else { break };
-                if let Some(listed) = of_table.keys.get(0) {
-                    // A compaction has taken these in, whose table has stayed.
-                    if !self.versions.is_empty() && listed.oldest.0 <= self.newest {
-                        self.versions.clear();
-                    }
-                    self.newest = listed.newest.0;
-                    self.versions = over(&listed, of_table.number, &self.versions, &self.snapshots);
-                }
+                self.of_key.extend(self.next.pop());
+            }
+            self.merge();
+            for mut of_table in self.of_key.drain(..) {
                 if of_table.advance()? {
                     self.next.push(of_table);
                 }
@@ -138,6 +151,35 @@ impl MergedKeys {
             if !self.versions.is_empty() {
                 return Ok(true);
             }
+        }
+    }
+
+    /// Finds the versions of the key that are needed.
+    fn merge(&mut self) {
+        let tombstones = self.of_key.iter().flat_map(|it| it.tombstones.iter().copied());
+        let mut tombstones: Vec<Seqno> = tombstones.collect();
+        tombstones.sort_unstable();
+        tombstones.dedup();
+        let mut tombstones = tombstones.into_iter().peekable();
+        let (versions, snapshots) = (&mut self.versions, &self.snapshots);
+        versions.clear();
+        self.newest = Seqno(0);
+        for of_table in self.of_key.iter().filter(|it| it.tombstones.is_empty()) {
+            let Some(listed) = of_table.keys.get(0) else { continue };
+            while let Some(tombstone) = tombstones.next_if(|it| *it < listed.newest.0) {
+                supersede(versions, 0, Some(tombstone), snapshots);
+                self.newest = tombstone;
+            }
+            if listed.oldest.0 <= self.newest {
+                // A compaction has taken these in, whose table has stayed.
+                versions.clear();
+            }
+            self.newest = listed.newest.0;
+            *versions = over(&listed, of_table.number, versions, snapshots);
+        }
+        for tombstone in tombstones {
+            supersede(versions, 0, Some(tombstone), snapshots);
+            self.newest = tombstone;
         }
     }
 

@@ -115,6 +115,9 @@ fn after_a_rebuild_what_a_snapshot_needed_goes_with_it() {
 }
 
 /// Snapshots come and go while memtables come. Each sees what it should, and in the end nothing is kept for any.
+///
+/// Now and then the index is built anew. A merge that had only copied tombstones of a key was taken for one that had taken
+/// in all older versions: the rebuilt index lacked one that a snapshot needed.
 #[test]
 fn whatever_snapshots_come_and_go_nothing_is_lost_and_nothing_is_left() {
     for seed in 0..4 {
@@ -135,6 +138,9 @@ fn whatever_snapshots_come_and_go_nothing_is_lost_and_nothing_is_left() {
                 held.remove(random.next() as usize % held.len());
             }
             all.hold(&held);
+            if round % 33 == 0 {
+                all.bed.places().distrust();
+            }
             if let Some(mut job) = all.bed.job() {
                 // Some end in the middle.
                 while job.step().unwrap() == Step::Again && random.next() % 4 > 0 {}

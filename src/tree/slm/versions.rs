@@ -36,14 +36,22 @@ pub(super) fn over(
     } else if listed.versions > 1 {
         versions.push(IndexVersion { location, superseded: Some(newest) });
     }
-    let supersede = |version: &IndexVersion| IndexVersion {
-        superseded: version.superseded.or(listed.base),
-        ..*version
-    };
-    versions.extend(before.iter().map(supersede));
-    let snapshots = if planted(Bug::SlmSnapshotsForgotten) { &[Seqno::MAX] } else { snapshots };
-    retain_needed(&mut versions, snapshots);
+    let below = versions.len();
+    versions.extend_from_slice(before);
+    supersede(&mut versions, below, listed.base, snapshots);
     versions
+}
+
+/// Notes what supersedes the versions from a place on, and removes those that none of the snapshots needs then.
+pub(super) fn supersede(
+    versions: &mut Vec<IndexVersion>,
+    from: usize,
+    by: Option<Seqno>,
+    snapshots: &[Seqno],
+) {
+    versions[from..].iter_mut().for_each(|version| version.superseded = version.superseded.or(by));
+    let snapshots = if planted(Bug::SlmSnapshotsForgotten) { &[Seqno::MAX] } else { snapshots };
+    retain_needed(versions, snapshots);
 }
 
 /// Removes the superseded versions that none of the snapshots sees. Those that one number has superseded are seen from
