@@ -125,6 +125,20 @@ pub(super) fn key_of(number: u64) -> Vec<u8> {
     number.to_be_bytes().to_vec()
 }
 
+/// A table with puts of 100 bytes, and deletes, of keys by number, in the order of a table's entries: of each number and kind.
+pub(super) fn table_with(
+    files: &Arc<DataFiles>,
+    entries: impl IntoIterator<Item = (u64, u64, EntryKind)>,
+) -> Arc<Table> {
+    let options = TableOptions { creation: files.next_file_id().0, ..TableOptions::default() };
+    let mut table = TableBuilder::new(files, &BlobFiles::new(files), options).unwrap();
+    for (key, seqno, kind) in entries {
+        let value = if kind == EntryKind::Delete { &[][..] } else { &[7; 100] };
+        table.add(&key_of(key), Seqno(seqno), kind, value).unwrap();
+    }
+    table.finish().unwrap()
+}
+
 /// A table with puts of 100 bytes, or deletes, of keys by number, ascending; `age` numbers its entries.
 pub(super) fn table_of(
     files: &Arc<DataFiles>,

@@ -22,6 +22,11 @@ const BYTES_MAX: usize = 1 << 20;
 /// What a range takes beside its keys, about.
 const RANGE_BYTES: usize = 64;
 
+/// Whether a snapshot is none of these any more, which are ascending. One beyond the last has come since they were listed.
+pub(super) fn is_gone(snapshot: Seqno, now: &[Seqno]) -> bool {
+    now.last().is_some_and(|last| snapshot <= *last) && now.binary_search(&snapshot).is_err()
+}
+
 /// The ranges that are marked for one list of snapshots.
 #[derive(Default)]
 pub(super) struct Layer {
@@ -33,9 +38,9 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    /// Whether one of its snapshots has gone. `now` is ascending.
+    /// Whether one of its snapshots has gone. `now` is ascending; one that is beyond its last has come since.
     fn is_due(&self, now: &[Seqno]) -> bool {
-        self.snapshots.iter().any(|snapshot| now.binary_search(snapshot).is_err())
+        self.snapshots.iter().any(|snapshot| is_gone(*snapshot, now))
     }
 
     /// The first key of all ranges.

@@ -381,9 +381,11 @@ impl Places {
         self.has_lacked_room.load(Ordering::SeqCst)
     }
 
-    /// Notes a key that the index has these versions of, if some of them are kept for snapshots alone.
-    pub(super) fn mark(&self, key: &[u8], versions: &[IndexVersion], held: &[Seqno]) {
-        if !held.is_empty() && versions.iter().any(|version| version.superseded.is_some()) {
+    /// Notes a key that the index has these versions of, if some of them are kept for snapshots alone. What has been superseded
+    /// before a number has been noted before.
+    pub(super) fn mark(&self, key: &[u8], versions: &[IndexVersion], since: Seqno, held: &[Seqno]) {
+        let is_new = |version: &IndexVersion| version.superseded.is_some_and(|it| it >= since);
+        if !held.is_empty() && versions.iter().any(is_new) {
             self.marked.lock().note_key(held, key);
         }
     }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::marked::Layer;
+use super::marked::{Layer, is_gone};
 use super::places::{Counts, Places};
 use super::versions::{is_cut, retain_needed};
 use crate::base::error::Result;
@@ -38,8 +38,8 @@ impl Pruning {
         places.dropping(snapshots);
         let upper = place.upper.as_deref().unwrap_or_default().to_vec();
         let left = places.marked.lock().take(snapshots, (&place.lower, &upper));
-        let is_held = |snapshot: &&Seqno| snapshots.binary_search(snapshot).is_ok();
-        let held = left.snapshots.iter().filter(is_held).copied().collect();
+        let held = left.snapshots.iter().filter(|snapshot| !is_gone(**snapshot, snapshots));
+        let held = held.copied().collect();
         let (places, snapshots) = (Arc::clone(places), snapshots.to_vec());
         Pruning { places, left, upper, snapshots, held, leaves: 0 }
     }
@@ -79,7 +79,7 @@ impl Pruning {
                 places.set(&mut writing, &mut counts, key, &before, &after)?;
             }
             if self.left.has(key) {
-                places.mark(key, &after, &self.held);
+                places.mark(key, &after, Seqno(0), &self.held);
             }
             Ok(())
         });

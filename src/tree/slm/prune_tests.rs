@@ -1,5 +1,6 @@
 //! What is searched when snapshots go, and what is merged meanwhile.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -114,30 +115,47 @@ fn after_a_rebuild_what_a_snapshot_needed_goes_with_it() {
     assert_eq!(all.bed.places().superseded(), 0);
 }
 
-/// Snapshots come and go while memtables come. Each sees what it should, and in the end nothing is kept for any.
+/// Snapshots come and go while memtables come, which have several versions of some keys. Each sees what it should, and in the
+/// end nothing is kept for any.
 ///
 /// Now and then the index is built anew. A merge that had only copied tombstones of a key was taken for one that had taken
-/// in all older versions: the rebuilt index lacked one that a snapshot needed.
+/// in all older versions: the rebuilt index lacked one that a snapshot needed. So did a memtable with a put of the number at
+/// which a merge had noted that an older version was deleted.
 #[test]
 fn whatever_snapshots_come_and_go_nothing_is_lost_and_nothing_is_left() {
     for seed in 0..4 {
         let (mut all, mut random) = (Snapshots::new(), SplitMix::new(seed));
         let mut written: BTreeMap<u64, Vec<(u64, bool)>> = BTreeMap::new();
         let mut held: Vec<u64> = Vec::new();
+        let mut seqno = 0;
         for round in 1..=100 {
-            let kind = if random.next() % 4 == 0 { EntryKind::Delete } else { EntryKind::Put };
+            let deletes = if random.next() % 4 == 0 { 7 } else { 1 };
             let keys: Vec<u64> = (0..1000).filter(|_| random.next() % 64 == 0).collect();
-            for key in &keys {
-                written.entry(*key).or_default().push((round, kind == EntryKind::Put));
-            }
-            all.bed.receive(kind, keys);
-            if random.next() % 2 == 0 {
-                held.push(round);
+            let mut entries = Vec::new();
+            for _ in 0..1 + random.next() % 3 {
+                seqno += 1;
+                for key in &keys {
+                    let (is_left_out, is_put) =
+                        (random.next() % 2 == 0, random.next() % 8 >= deletes);
+                    if is_left_out {
+                        continue;
+                    }
+                    let kind = if is_put { EntryKind::Put } else { EntryKind::Delete };
+                    entries.push((*key, seqno, kind));
+                    written.entry(*key).or_default().push((seqno, is_put));
+                }
+                if random.next() % 4 == 0 {
+                    held.push(seqno);
+                }
             }
             if random.next() % 3 == 0 && !held.is_empty() {
                 held.remove(random.next() as usize % held.len());
             }
             all.hold(&held);
+            entries.sort_by_key(|(key, seqno, _)| (*key, Reverse(*seqno)));
+            if !entries.is_empty() {
+                all.bed.receive_table(entries);
+            }
             if round % 33 == 0 {
                 all.bed.places().distrust();
             }
@@ -147,7 +165,7 @@ fn whatever_snapshots_come_and_go_nothing_is_lost_and_nothing_is_left() {
             }
             let version = all.bed.version();
             for (key, written) in &written {
-                for snapshot in held.iter().copied().chain([round]) {
+                for snapshot in held.iter().copied().chain([seqno]) {
                     let mut found = None;
                     let mut take = |entry: crate::base::entry::EntryRef<'_>| {
                         found = (entry.kind == EntryKind::Put).then_some(entry.seqno.0);
@@ -165,4 +183,30 @@ fn whatever_snapshots_come_and_go_nothing_is_lost_and_nothing_is_left() {
         all.work();
         assert_eq!(all.bed.places().superseded(), 0, "seed {seed}");
     }
+}
+
+/// A search had been listed for, and not begun, when a snapshot came and a memtable superseded what that needed. The search
+/// took the mark, and noted it for nobody: what the snapshot had needed stayed when it had gone.
+#[test]
+fn what_a_younger_snapshot_needs_stays_noted_for_it() {
+    let mut all = Snapshots::new();
+    let list = |all: &Snapshots, list: &[u64]| {
+        *all.observer.0.lock() = list.iter().copied().map(Seqno).collect();
+    };
+    list(&all, &[1]);
+    all.bed.receive(EntryKind::Put, 0..100);
+    list(&all, &[1, 2]);
+    all.bed.receive(EntryKind::Put, 20..30);
+    list(&all, &[2]);
+    let mut search = all.bed.job().expect("a search");
+    list(&all, &[3]);
+    all.bed.receive(EntryKind::Put, 20..30);
+    list(&all, &[3, 4]);
+    all.bed.receive(EntryKind::Put, 20..30);
+    while search.step().unwrap() == Step::Again {}
+    drop(search);
+    assert_eq!(all.bed.places().superseded(), 10);
+    list(&all, &[4]);
+    all.work();
+    assert_eq!(all.bed.places().superseded(), 0);
 }

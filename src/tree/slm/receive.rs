@@ -146,6 +146,10 @@ impl Places {
     fn receive_to(&self, receiving: &mut Receiving, end: usize) -> Result<()> {
         let Receiving { pending, snapshots, at } = receiving;
         let end = end.min(pending.keys.len());
+        // Younger snapshots need nothing that the table supersedes.
+        let since = pending.table.properties().seqno_min;
+        let held = held(snapshots);
+        let held = &held[..held.partition_point(|snapshot| *snapshot < pending.flushed)];
         self.prefetch_listed(&pending.keys, *at..*at + KEYS_AT_ONCE);
         while *at < end {
             let until = end.min(*at + KEYS_AT_ONCE);
@@ -160,7 +164,7 @@ impl Places {
                 }
                 let after = over(&listed, pending.number, &before, snapshots);
                 self.set(&mut writing, &mut counts, listed.key, &before, &after)?;
-                self.mark(listed.key, &after, held(snapshots));
+                self.mark(listed.key, &after, since, held);
             }
             self.count(&mut counts);
             *at = until;
@@ -240,7 +244,7 @@ impl Places {
                 };
                 self.set(&mut writing, &mut counts, listed.key, &before, &after)?;
                 if is_new {
-                    self.mark(listed.key, &after, held(snapshots));
+                    self.mark(listed.key, &after, Seqno(0), held(snapshots));
                 }
                 Ok(())
             });

@@ -19,7 +19,7 @@ use crate::tree::options::KeyspaceOptions;
 use crate::tree::own_options::OwnValues;
 use crate::tree::placed::RangeReads;
 use crate::tree::range::Key;
-use crate::tree::test_support::{Reader, context, key_of, table_of};
+use crate::tree::test_support::{Reader, context, key_of, table_of, table_with};
 use crate::tree::versioned::{Choose, Intent, NewFiles, NewTables};
 use crate::tree::{Tree, TreeObserver};
 use crate::vfs::Access;
@@ -68,15 +68,26 @@ impl Bed {
         table
     }
 
+    /// The same, with versions of keys by number, in the order of a table.
+    pub(super) fn receive_table(&mut self, entries: Vec<(u64, u64, EntryKind)>) {
+        self.incorporate_table(table_with(&self.tree.context.files, entries));
+        while self.tree.receive_some(usize::MAX) {}
+    }
+
     /// A memtable becomes part of the tree, and is pending.
     pub(super) fn incorporate(
         &mut self,
         kind: EntryKind,
         keys: impl IntoIterator<Item = u64>,
     ) -> Arc<Table> {
-        self.seqno += 1;
+        let table = table_of(&self.tree.context.files, kind, self.seqno + 1, keys);
+        self.incorporate_table(table)
+    }
+
+    /// A table becomes part of the tree, and is pending.
+    pub(super) fn incorporate_table(&mut self, table: Arc<Table>) -> Arc<Table> {
+        self.seqno = table.properties().seqno_max.0;
         let (places, flushed) = (self.places(), Seqno(self.seqno));
-        let table = table_of(&self.tree.context.files, kind, self.seqno, keys);
         let (number, index) = (places.next_number().unwrap(), places.file_id());
         let packed = PackedTable { table: Arc::clone(&table), number, index };
         Slm::incorporating(&self.tree, &packed, flushed).unwrap();
