@@ -3,6 +3,8 @@
 
 #[macro_use]
 mod common;
+#[path = "common/mount.rs"]
+mod mount;
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -11,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{Calls, Random, WatchedVfs, assert_sound, copy, pairs, store_path, with_fanout};
+use mount::Mount;
 use spinney::vfs::{MemoryVfs, Vfs};
 use spinney::{
     Builder, CheckLevel, Database, Durability, Error, Keyspace, KeyspaceOptions, TreeKind,
@@ -303,37 +306,11 @@ fn a_full_disk_in_deterministic_mode_does_not_hang(kind: TreeKind) {
     full_disk(kind, &vfs, make, room);
 }
 
-/// A tmpfs, if this process may mount one.
-struct Mount(tempfile::TempDir);
-
-impl Mount {
-    fn new(options: &str) -> Option<Mount> {
-        let dir = tempfile::tempdir().unwrap();
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
-            .arg(dir.path())
-            .output();
-        match mounted {
-            Ok(output) if output.status.success() => Some(Mount(dir)),
-            _ => {
-                println!("skipped: mounting a tmpfs needs privileges that this process lacks");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.0.path()).status();
-    }
-}
-
 fn a_full_file_system_refuses_writes_and_goes_on_when_there_is_room(kind: TreeKind) {
     let Some(mount) = Mount::new("size=6m") else { return };
-    let ballast = mount.0.path().join("ballast");
+    let ballast = mount.path().join("ballast");
     std::fs::write(&ballast, vec![1; 3 << 20]).unwrap();
-    let store = mount.0.path().join("store");
+    let store = mount.path().join("store");
     let make = || Database::builder(&store).memory_budget(2 << 20).memtable_bytes(64 << 10);
     full_disk(kind, &MemoryVfs::new(), make, || std::fs::remove_file(&ballast).unwrap());
 }
@@ -345,13 +322,13 @@ fn a_directory_that_cannot_be_written_is_told_by_name() {
     assert!(matches!(error, Error::Io { .. }), "{error:?}");
 
     let Some(mount) = Mount::new("size=8m") else { return };
-    let store = mount.0.path().join("store");
+    let store = mount.path().join("store");
     let make = || Database::builder(&store).memory_budget(2 << 20);
     let db = make().open().unwrap();
     db.keyspace("items", KeyspaceOptions::stb()).unwrap().put("a", "1").unwrap();
     db.close().unwrap();
     let remount = |how: &str| {
-        let status = Command::new("mount").args(["-o", how]).arg(mount.0.path()).status().unwrap();
+        let status = Command::new("mount").args(["-o", how]).arg(mount.path()).status().unwrap();
         assert!(status.success());
     };
     remount("remount,ro");

@@ -3,6 +3,8 @@
 #![cfg(target_os = "linux")]
 
 mod common;
+#[path = "common/mount.rs"]
+mod mount;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::Random;
-use spinney::{CheckLevel, Database, Keyspace, KeyspaceOptions, MIB};
+use mount::Mount;
+use spinney::{CheckLevel, Database, Error, Keyspace, KeyspaceOptions, MIB};
 use tempfile::TempDir;
 
 /// Where the notes of the region's header are in the file, in bytes: trust, the system's start, what is in the index.
@@ -632,4 +635,49 @@ fn indexes_share_the_memory_that_the_rest_leaves() {
     assert!(indexes_bytes() <= MOST_BYTES, "{} bytes of an index that was built", indexes_bytes());
     let most = read(&[&keyspace]);
     assert!(BUDGET / 4 < most && most <= MOST_BYTES, "{most} bytes of an index that was built");
+}
+
+/// Where keys come evenly, all leaves of the index are full at the same time, and it becomes twice as large. What a full disk
+/// left for that was what tables need. The index lacked keys then, nothing was merged, and what was deleted gave no room
+/// back: deletes were refused in the end.
+#[test]
+fn a_full_disk_leaves_room_for_the_index_to_double() {
+    let Some(mount) = Mount::new("size=32m") else { return };
+    let db = Database::builder(mount.path()).memory_budget(8 * MIB).open().unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();
+    let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    let wait = || std::thread::sleep(std::time::Duration::from_millis(20));
+    let is_partial = || {
+        let nodes = keyspace.describe().unwrap().nodes;
+        let index = nodes[0].groups.iter().find(|group| group.label == "location index").unwrap();
+        index.counts.contains(&("partial".to_string(), 1))
+    };
+    for round in 0..2 {
+        let (mut keys, mut refused) = (0, 0);
+        while refused < 50 {
+            match keyspace.put(key(keys), [7; 20]) {
+                Ok(()) => (keys, refused) = (keys + 1, 0),
+                Err(Error::Full { .. }) => {
+                    refused += 1;
+                    wait();
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(keys > 200_000, "{keys} keys in round {round}");
+        assert!(!is_partial(), "round {round}");
+        for number in keys / 2..keys {
+            let mut refused = 0;
+            while let Err(error) = keyspace.delete(key(number)) {
+                assert!(matches!(error, Error::Full { .. }), "{error}");
+                refused += 1;
+                assert!(refused < 500, "delete {number} of {keys}, round {round}: {error}");
+                wait();
+            }
+        }
+        keyspace.flush().unwrap();
+        db.wait_idle().unwrap();
+        assert!(!is_partial(), "round {round}");
+        assert_eq!(keyspace.iter().count() as u64, keys / 2);
+    }
 }

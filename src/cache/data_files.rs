@@ -87,14 +87,16 @@ const COMPACTIONS_PART: u64 = 4;
 /// Who may use which part of the disk. Later variants free space sooner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// For writers that can wait: the free space beyond the reserve.
+    /// For writers that can wait: the free space beyond the reserve and what is claimed.
     BeyondReserve,
     /// For compactions that free space only after other compactions: the reserve too, except what
-    /// memtables and deletes may need.
+    /// memtables and deletes may need. What is claimed is left too.
     ButForDeletes,
     /// For the journal, to log deletes: the reserve too, except what memtables and compactions
     /// need. Only these free space. If the journal filled the disk first, nothing could.
     ButForCompactions,
+    /// For indexes, which need it for what is in memtables: the reserve too, except what tables and deletes may need.
+    ForIndexes,
     /// For a compaction that frees space immediately: the reserve too, except what memtables need.
     ButForMemtables,
     /// The same where memtables cannot be added to trees anyway: all free space.
@@ -123,6 +125,8 @@ pub(crate) struct DataFiles {
     kept_free: OnceLock<(u64, Box<dyn Fn() -> u64 + Send + Sync>)>,
     /// Whether a [`ReserveTurn`] exists.
     is_reserve_taken: AtomicBool,
+    /// What else writers and compactions leave if they can wait.
+    claimed_bytes: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>,
 }
 
 /// The right to use the reserve. One holder at a time: several would each use what another needs to
@@ -175,6 +179,7 @@ impl DataFiles {
             birthplace: Birthplace::here(),
             kept_free: OnceLock::new(),
             is_reserve_taken: AtomicBool::new(false),
+            claimed_bytes: OnceLock::new(),
         }
     }
 
@@ -199,6 +204,18 @@ impl DataFiles {
         let _ = self.kept_free.set((reserve_bytes, Box::new(memtables_bytes)));
     }
 
+    /// From now on writers and compactions that can wait leave so much free beside the reserve. `claimed_bytes` must wait for
+    /// nobody.
+    pub(crate) fn leave_claimed(&self, claimed_bytes: impl Fn() -> u64 + Send + Sync + 'static) {
+        // The first to say so.
+        let _ = self.claimed_bytes.set(Box::new(claimed_bytes));
+    }
+
+    /// How much that is.
+    pub(crate) fn claimed_bytes(&self) -> u64 {
+        self.claimed_bytes.get().map_or(0, |claimed_bytes| claimed_bytes())
+    }
+
     /// Takes the turn to use the reserve, unless it is taken.
     pub(crate) fn take_reserve_turn(self: &Arc<Self>) -> Option<ReserveTurn> {
         let was_taken = self.is_reserve_taken.swap(true, Ordering::Acquire);
@@ -217,7 +234,7 @@ impl DataFiles {
         let reserve = (*reserve_bytes).min(space.total_bytes / 10);
         let kept = match room {
             Room::BeyondReserve => reserve,
-            Room::ButForDeletes => memtables_bytes() + reserve / DELETES_PART,
+            Room::ButForDeletes | Room::ForIndexes => memtables_bytes() + reserve / DELETES_PART,
             // Whatever memtables need, some deletes are accepted before memtables are in the trees.
             Room::ButForCompactions => {
                 let part = reserve / COMPACTIONS_PART;
@@ -226,7 +243,11 @@ impl DataFiles {
             Room::ButForMemtables => memtables_bytes(),
             Room::All => 0,
         };
-        let left = space.available_bytes.saturating_sub(kept.min(reserve));
+        let claimed = match room {
+            Room::BeyondReserve | Room::ButForDeletes => self.claimed_bytes(),
+            _ => 0,
+        };
+        let left = space.available_bytes.saturating_sub(kept.min(reserve) + claimed);
         match left >= bytes {
             true => Ok(left),
             false => Err(Error::Full { path: self.dir.clone(), needed: bytes }),

@@ -51,7 +51,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::base::error::{Error, Result};
 use crate::base::group_commit::GroupCommit;
@@ -140,6 +140,8 @@ pub(crate) struct Journal {
     sync: GroupCommit<SyncState>,
     /// Everything up to here is durable on every shard.
     durable: AtomicU64,
+    /// What is to be left beyond `free_bytes_min`.
+    claims: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>,
     /// The store's.
     poison: Arc<Poison>,
     closed: AtomicBool,
@@ -193,6 +195,7 @@ impl Journal {
             shards: (0..options.shards).map(|_| CachePadded::new(Shard::new())).collect(),
             sync: GroupCommit::default(),
             durable: AtomicU64::new(0),
+            claims: OnceLock::new(),
             poison,
             closed: AtomicBool::new(false),
             maintenance_due: AtomicBool::new(false),
@@ -206,6 +209,12 @@ impl Journal {
             segments_created_inline: AtomicU64::new(0),
             segments_removed: AtomicU64::new(0),
         })
+    }
+
+    /// From now on so much is left free beyond `free_bytes_min`. `claims` is asked while a shard is locked.
+    pub(crate) fn leave_claimed(&self, claims: impl Fn() -> u64 + Send + Sync + 'static) {
+        // The first to say so.
+        let _ = self.claims.set(Box::new(claims));
     }
 
     /// How many shards there are.

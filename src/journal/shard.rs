@@ -334,7 +334,8 @@ impl Journal {
         // A file system that does not say will say when it is full.
         let Ok(Some(space)) = self.vfs.journal_space(&self.dir) else { return true };
         let free_min = self.options.free_bytes_min.min(space.total_bytes / 10);
-        free_min == 0 || space.available_bytes >= bytes + free_min
+        let claimed = self.claims.get().map_or(0, |claims| claims());
+        free_min == 0 || space.available_bytes >= bytes + free_min + claimed
     }
 
     /// Creates a segment: when this returns, its name and header are durable.

@@ -7,7 +7,13 @@
 //! 1. The counts are those of the last writer that has let the index go.
 
 use super::Writer;
+use super::node::BLOCK_WORDS;
+use super::write::EIGHTHS;
 use crate::base::sync::plain::{AtomicU64, Ordering};
+use crate::pmem::WORD_BYTES;
+
+/// What a key takes beside its bytes: slot and record, and its part of inner nodes, about.
+const RECORD_BYTES: u64 = 28;
 
 /// See the module's description.
 #[derive(Debug, Default)]
@@ -18,6 +24,7 @@ pub(super) struct Counts {
     /// Those of them that are free.
     free: AtomicU64,
     live: AtomicU64,
+    filled: [AtomicU64; EIGHTHS],
     memory_bytes: AtomicU64,
 }
 
@@ -33,6 +40,9 @@ impl Counts {
         self.blocks.store(blocks, Ordering::Relaxed);
         self.free.store(u64::from(free.left()), Ordering::Relaxed);
         self.live.store(live, Ordering::Relaxed);
+        for (count, nodes) in self.filled.iter().zip(nodes.filled) {
+            count.store(nodes, Ordering::Relaxed);
+        }
         self.memory_bytes.store(memory_bytes, Ordering::Relaxed);
     }
 
@@ -48,6 +58,22 @@ impl Counts {
 
     pub(super) fn live_blocks(&self) -> u64 {
         self.live.load(Ordering::Relaxed)
+    }
+
+    /// What the region may have to grow by for so many new keys, with so many bytes. Where keys come evenly, all leaves may be
+    /// full at the same time: the index becomes twice as large then, whatever few keys come.
+    pub(super) fn room_bytes(&self, keys: u64, key_bytes: u64) -> u64 {
+        let block_bytes = (BLOCK_WORDS * WORD_BYTES) as u64;
+        let (used, all) = self.blocks();
+        let new_bytes = key_bytes + keys * RECORD_BYTES;
+        let share = (new_bytes * EIGHTHS as u64 / (used * block_bytes).max(1)) as usize;
+        // Those that will be full once all have got their share, or one eighth more: they do not come that evenly.
+        let least_filled = (EIGHTHS - 1).saturating_sub(share + 1);
+        let filled =
+            self.filled.iter().skip(least_filled).map(|count| count.load(Ordering::Relaxed));
+        let split = filled.sum::<u64>().min(keys);
+        // Leaves are half full after they have been split.
+        (new_bytes * 2 + split * block_bytes).saturating_sub((all - used) * block_bytes)
     }
 
     pub(super) fn memory_bytes(&self) -> u64 {

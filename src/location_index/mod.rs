@@ -397,6 +397,11 @@ impl LocationIndex {
         self.counts.live_blocks()
     }
 
+    /// What the region may have to grow by for so many new keys, with so many bytes.
+    pub(crate) fn room_bytes(&self, keys: u64, key_bytes: u64) -> u64 {
+        self.counts.room_bytes(keys, key_bytes)
+    }
+
     /// Memory beside the region.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.counts.memory_bytes()

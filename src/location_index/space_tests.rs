@@ -162,3 +162,40 @@ fn a_removal_needs_no_more_room_than_it_has_asked_for() {
     let gone = (0..KEYS).filter(|number| index.newest(&key(*number)).unwrap().is_none());
     assert!(gone.map(key).eq(leaf.into_iter().map(|entry| entry.key)));
 }
+
+/// What a full disk has to leave for an index: where keys come evenly, all leaves are full at the same time.
+#[test]
+fn what_new_keys_need_has_been_said_before() {
+    let even = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec();
+    let mut random = Random::new(5);
+    let mut keys_of = |case: &str| -> Vec<Vec<u8>> {
+        let key = |n: u64| match case {
+            "even" => even(n),
+            "random" => random.next().to_be_bytes().to_vec(),
+            "ascending" => n.to_be_bytes().to_vec(),
+            "middle" => [even(n), vec![7; 60]].concat(),
+            _ => [even(n), vec![7; 400]].concat(),
+        };
+        (0..if case == "long" { 4000 } else { 100_000 }).map(key).collect()
+    };
+    for case in ["even", "random", "ascending", "middle", "long"] {
+        for batch in [100, 3000] {
+            let (index, mut most) = (index(), 0.0_f64);
+            for keys in keys_of(case).chunks(batch) {
+                let key_bytes: usize = keys.iter().map(Vec::len).sum();
+                let before = index.blocks().1 * 4096;
+                let room = index.room_bytes(keys.len() as u64, key_bytes as u64);
+                let mut writing = index.write();
+                for key in keys {
+                    writing.set(key, &versions(1)).unwrap();
+                    writing.fence();
+                }
+                drop(writing);
+                let grown = index.blocks().1 * 4096 - before;
+                // The first blocks, and those that are kept for removals, are few.
+                most = most.max(grown as f64 / (room + (64 << 10)) as f64);
+            }
+            assert!(most <= 1.0, "{case}, {batch} at once: {most} of what had been said");
+        }
+    }
+}

@@ -553,7 +553,12 @@ pub(super) struct Nodes {
     /// As of a block.
     live: u64,
     slots: u64,
+    /// Of each eighth, those of which so much is in use.
+    pub(super) filled: [u64; EIGHTHS],
 }
+
+/// See [`Nodes::filled`].
+pub(super) const EIGHTHS: usize = 8;
 
 impl Nodes {
     fn change(&mut self, before: BlockUse, after: BlockUse) {
@@ -561,6 +566,8 @@ impl Nodes {
         self.count = self.count + counts(after) - counts(before);
         self.live = self.live + u64::from(after.live) - u64::from(before.live);
         self.slots = self.slots + u64::from(after.slots) - u64::from(before.slots);
+        self.filled[after.eighth()] += counts(after);
+        self.filled[before.eighth()] -= counts(before);
     }
 
     /// How many there would be if they had one version of each of so many keys, and were packed; no more than there are.
@@ -577,6 +584,12 @@ impl Nodes {
 }
 
 impl BlockUse {
+    /// How much of a node is in use: of its space, or its slots.
+    fn eighth(self) -> usize {
+        let (words, slots) = (usize::from(self.live), usize::from(self.slots));
+        (words * EIGHTHS / HEAP_WORDS).max(slots * EIGHTHS / SLOTS_MAX).min(EIGHTHS - 1)
+    }
+
     /// What a block holds.
     pub(super) fn of(node: &Node<'_>) -> Read<BlockUse> {
         let mut use_of = BlockUse { end: HEAP_START as u16, ..BlockUse::default() };

@@ -5,6 +5,7 @@
 //! then has any of its states since the last [`MappedRegion::sync`], whatever has been flushed and fenced. So whoever uses
 //! it must find out whether there has been one.
 
+use std::fmt::{self, Debug, Formatter};
 use std::ops::Range;
 use std::path::Path;
 
@@ -17,21 +18,34 @@ use crate::vfs::SharedMap;
 /// Who uses a part takes at most so many groups out of memory for it: 32 MiB.
 const USER_GROUPS_MAX: usize = 8;
 
+/// How many bytes of the disk may be taken by somebody who needs so many; `Full` if these are for others.
+pub(crate) type TakeRoom = Box<dyn Fn(u64) -> Result<u64> + Send + Sync>;
+
 /// See the module's description.
-#[derive(Debug)]
 pub(crate) struct MappedRegion {
     map: SharedMap,
+    room: Option<TakeRoom>,
     residency: Residency,
     /// The bytes before the map of the part that it begins in.
     before_bytes: usize,
 }
 
 impl MappedRegion {
-    /// The region of a map.
+    /// The region of a map, which takes as much of the disk as there is.
     pub(crate) fn new(map: SharedMap) -> MappedRegion {
         let before_bytes = map.base().addr().get() % PART_BYTES;
         let residency = Residency::new(before_bytes + map.address_bytes());
-        MappedRegion { map, residency, before_bytes }
+        MappedRegion { map, room: None, residency, before_bytes }
+    }
+
+    /// The same, if it has to ask for what it takes.
+    pub(crate) fn with_room(self, room: TakeRoom) -> MappedRegion {
+        MappedRegion { room: Some(room), ..self }
+    }
+
+    /// How many bytes may be taken of the disk, at least so many.
+    fn take_room(&self, bytes: u64) -> Result<u64> {
+        self.room.as_ref().map_or(Ok(u64::MAX), |room| room(bytes))
     }
 
     /// Whether what is flushed and fenced survives a power loss.
@@ -84,6 +98,12 @@ impl MappedRegion {
     }
 }
 
+impl Debug for MappedRegion {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MappedRegion").field("map", &self.map).finish_non_exhaustive()
+    }
+}
+
 impl Region for MappedRegion {
     #[inline]
     fn words(&self) -> &[AtomicU64] {
@@ -127,7 +147,9 @@ impl Region for MappedRegion {
     }
 
     fn grow(&self, words: usize) -> Result<()> {
-        self.map.grow(words.saturating_mul(WORD_BYTES))
+        let bytes = words.saturating_mul(WORD_BYTES);
+        let room_bytes = self.take_room(bytes.saturating_sub(self.map.bytes()) as u64)?;
+        self.map.grow(bytes, room_bytes)
     }
 
     fn give_back(&self, words: Range<usize>) -> bool {
@@ -135,6 +157,7 @@ impl Region for MappedRegion {
     }
 
     fn have_again(&self, words: Range<usize>) -> Result<()> {
+        self.take_room((words.len() * WORD_BYTES) as u64)?;
         self.map.have_again(words.start * WORD_BYTES..words.end * WORD_BYTES)
     }
 
@@ -169,6 +192,29 @@ mod tests {
         drop(region);
         let region = MappedRegion::new(map());
         assert_eq!(region.words()[16383].load(Ordering::Relaxed), 5);
+    }
+
+    /// An index took the last of the disk, which memtables needed to get into their trees: no delete was accepted any more.
+    #[test]
+    fn a_region_leaves_to_others_what_is_theirs() {
+        use crate::base::error::Error;
+        let dir = tempfile::tempdir().unwrap();
+        let (vfs, path): (Arc<dyn Vfs>, _) = (Arc::new(PosixVfs::new()), dir.path().join("region"));
+        vfs.create(&path, Access::Buffered).unwrap();
+        let room = |bytes| match bytes <= 4096 {
+            true => Ok(4096),
+            false => Err(Error::Full { path: "disk".into(), needed: bytes }),
+        };
+        let map = SharedMap::of(&vfs, &path, Sharing::Shared).unwrap().unwrap();
+        let region = MappedRegion::new(map).with_room(Box::new(room));
+        assert!(matches!(region.grow(8192 + 513), Err(Error::Full { .. })));
+        assert_eq!(region.words().len(), 8192);
+        region.grow(8192 + 512).unwrap();
+        assert_eq!(region.words().len(), 16384);
+        if region.give_back(512..4608) {
+            assert!(matches!(region.have_again(512..4608), Err(Error::Full { .. })));
+            region.have_again(512..1024).unwrap();
+        }
     }
 
     /// What is given back takes no space, and is zeros when it is had again.

@@ -21,7 +21,7 @@ mod split_vfs;
 pub use emulated::EmulatedMemory;
 pub(crate) use emulated::{Delay, Emulated};
 pub(crate) use heap::HeapRegion;
-pub(crate) use mapped::MappedRegion;
+pub(crate) use mapped::{MappedRegion, TakeRoom};
 pub(crate) use split_vfs::SplitVfs;
 
 use std::fmt::Debug;

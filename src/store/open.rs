@@ -645,6 +645,12 @@ fn open_locked(
     });
     // Set once: the context is new.
     let _ = store.store.set(Arc::downgrade(&store));
+    let claiming = Arc::downgrade(&store);
+    let of_memtables =
+        move || claiming.upgrade().map_or(0, |store: Arc<Store>| store.memtables_claim_bytes());
+    store.context.files.leave_claimed(of_memtables);
+    let files = Arc::clone(&store.context.files);
+    store.journal.leave_claimed(move || files.claimed_bytes());
     let listening = Arc::downgrade(&store);
     store.poison.listen(move |error| {
         if let Some(store) = listening.upgrade() {

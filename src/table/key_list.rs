@@ -89,6 +89,11 @@ impl KeyList {
         self.leaves.push(leaf);
     }
 
+    /// The bytes of all keys.
+    pub(crate) fn key_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.records.len()
     }

@@ -446,6 +446,12 @@ pub(crate) trait Tree: Send + Sync {
     /// Takes what is beyond that out of memory.
     fn trim_index(&self) {}
 
+    /// Disk space that an index which is mapped from a file may need for so many new entries, with so many bytes of keys and
+    /// values, about. Tables need less than memtables take; this comes to that.
+    fn index_room_bytes(&self, _entries: u64, _data_bytes: u64) -> u64 {
+        0
+    }
+
     /// The store is being closed, and nothing changes the tree any more: what the tree derives from its files can be
     /// made durable. If that fails, the next open derives it again.
     fn closing(&self) {}

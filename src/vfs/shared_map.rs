@@ -120,7 +120,7 @@ impl SharedMap {
             growing: Mutex::default(),
         };
         if bytes == 0 {
-            map.grow(MAP_STEP_BYTES)?;
+            map.grow(MAP_STEP_BYTES, u64::MAX)?;
         } else if bytes > address_bytes || map.map(&system_file, 0, bytes).is_err() {
             return Ok(None);
         }
@@ -143,11 +143,11 @@ impl SharedMap {
         self.mapped_bytes.load(Ordering::Acquire)
     }
 
-    /// Makes the map at least so large. New bytes are zero.
+    /// Makes the map at least so large. It may take about `room_bytes` of the disk. New bytes are zero.
     ///
     /// # Errors
     /// `Full` if there is no disk space or no address left, `Io` if the file cannot be opened.
-    pub(crate) fn grow(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn grow(&self, bytes: usize, room_bytes: u64) -> Result<()> {
         let _growing = self.growing.lock();
         let mapped = self.bytes();
         if bytes <= mapped {
@@ -163,7 +163,7 @@ impl SharedMap {
         };
         let file = file.as_deref();
         // By an eighth, so that a file grows a few times only. On a disk that is almost full, the rest is for others.
-        let more = (mapped / 8).min(file.map_or(usize::MAX, available_bytes) / 8);
+        let more = (mapped / 8).min(usize::try_from(room_bytes / 8).unwrap_or(usize::MAX));
         match self.grow_to(file, bytes.max(mapped + more)) {
             // There may be room, or addresses, for what is needed alone.
             Err(Error::Full { .. }) => self.grow_to(file, bytes),
@@ -380,16 +380,6 @@ fn fills_holes(file: &fs::File, path: &Path, bytes: u64) -> Result<bool> {
     Ok(false)
 }
 
-/// How much the process may still take of the file's disk, where the file system says so.
-fn available_bytes(file: &fs::File) -> usize {
-    match rustix::fs::fstatvfs(file) {
-        Ok(space) if space.f_blocks > 0 => {
-            usize::try_from(space.f_bavail.saturating_mul(space.f_frsize)).unwrap_or(usize::MAX)
-        }
-        _ => usize::MAX,
-    }
-}
-
 /// Whether the file system has the file, which has at least one page or may get it, in persistent memory.
 fn maps_persistently(file: &fs::File) -> bool {
     let Some(flags) = persistent_flags() else { return false };
@@ -447,7 +437,7 @@ mod tests {
         assert_eq!(map.bytes(), MAP_STEP_BYTES);
         store(&map, 0, 7);
         let base = map.base();
-        map.grow(10 * MAP_STEP_BYTES + 1).unwrap();
+        map.grow(10 * MAP_STEP_BYTES + 1, u64::MAX).unwrap();
         assert_eq!((map.base(), map.bytes()), (base, 11 * MAP_STEP_BYTES));
         assert_eq!((load(&map, 0), load(&map, 11 * MAP_STEP_BYTES - 1)), (7, 0));
         store(&map, 11 * MAP_STEP_BYTES - 1, 8);
@@ -479,7 +469,7 @@ mod tests {
         let open = || SharedMap::of(&vfs, &path, Sharing::Private).unwrap().unwrap();
         let map = open();
         store(&map, 5, 2);
-        map.grow(MAP_STEP_BYTES + 1).unwrap();
+        map.grow(MAP_STEP_BYTES + 1, u64::MAX).unwrap();
         store(&map, MAP_STEP_BYTES, 3);
         map.release(0..map.bytes());
         assert_eq!((load(&map, 5), load(&map, MAP_STEP_BYTES)), (2, 3));
@@ -500,8 +490,8 @@ mod tests {
     fn a_map_that_needs_too_many_addresses_is_full() {
         let dir = tempfile::tempdir().unwrap();
         let (_vfs, _path, map) = mapped(dir.path(), 0);
-        assert!(matches!(map.grow(ADDRESS_BYTES_MAX + 1), Err(Error::Full { .. })));
-        assert!(matches!(map.grow(usize::MAX), Err(Error::Full { .. })));
+        assert!(matches!(map.grow(ADDRESS_BYTES_MAX + 1, u64::MAX), Err(Error::Full { .. })));
+        assert!(matches!(map.grow(usize::MAX, u64::MAX), Err(Error::Full { .. })));
         assert_eq!(map.bytes(), MAP_STEP_BYTES);
     }
 
@@ -512,12 +502,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (_vfs, _path, mut map) = mapped(dir.path(), 32 * MAP_STEP_BYTES as u64);
         let address_bytes = std::mem::replace(&mut map.address_bytes, 34 * MAP_STEP_BYTES);
-        map.grow(32 * MAP_STEP_BYTES + 1).unwrap();
+        map.grow(32 * MAP_STEP_BYTES + 1, u64::MAX).unwrap();
         assert_eq!(map.bytes(), 33 * MAP_STEP_BYTES);
         store(&map, map.bytes() - 1, 7);
-        map.grow(34 * MAP_STEP_BYTES).unwrap();
-        assert!(matches!(map.grow(34 * MAP_STEP_BYTES + 1), Err(Error::Full { .. })));
+        map.grow(34 * MAP_STEP_BYTES, u64::MAX).unwrap();
+        assert!(matches!(map.grow(34 * MAP_STEP_BYTES + 1, u64::MAX), Err(Error::Full { .. })));
         map.address_bytes = address_bytes;
+        // Of what it may take of the disk, at most an eighth is taken beyond need.
+        map.grow(34 * MAP_STEP_BYTES + 1, 16 * MAP_STEP_BYTES as u64).unwrap();
+        assert_eq!(map.bytes(), 36 * MAP_STEP_BYTES);
     }
 
     /// A file on tmpfs was given holes, where a load of one allocates memory that may not be there.

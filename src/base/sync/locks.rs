@@ -163,6 +163,17 @@ impl<T> RwLock<T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The same, unless somebody writes.
+    pub(crate) fn try_read(&self) -> Option<provider::RwLockReadGuard<'_, T>> {
+        #[cfg(lock_counts)]
+        super::counted::wrote(self);
+        match self.0.try_read() {
+            Ok(held) => Some(held),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     #[inline]
     #[track_caller]
     pub(crate) fn write(&self) -> provider::RwLockWriteGuard<'_, T> {

@@ -21,9 +21,9 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::sync::Mutex;
 use crate::base::sync::atomic::{AtomicBool, Ordering};
-use crate::cache::{DataFiles, FileType};
+use crate::cache::{DataFiles, FileType, Room};
 use crate::location_index::{LocationIndex, load_note, store_note};
-use crate::pmem::{Emulated, HeapRegion, MappedRegion, Region};
+use crate::pmem::{Emulated, HeapRegion, MappedRegion, Region, TakeRoom};
 use crate::tree::TreeContext;
 use crate::vfs::{Access, SharedMap, Sharing, Vfs};
 
@@ -136,7 +136,13 @@ fn open_file(
         None => return Ok(None),
     };
     let sharing = map.sharing();
-    let region = Arc::new(MappedRegion::new(map));
+    let region = MappedRegion::new(map);
+    // A private map grows in memory.
+    let room = room_for(files).filter(|_| sharing == Sharing::Shared);
+    let region = Arc::new(match room {
+        Some(room) => region.with_room(room),
+        None => region,
+    });
     // Whoever opens it goes through it in order: until the store divides its memory, as little as possible stays.
     if sharing == Sharing::Shared {
         region.set_resident_bytes_max(0);
@@ -187,6 +193,20 @@ fn open_file(
     begin(UNTRUSTED)?;
     let index = LocationIndex::create(memory, identity)?;
     Ok(Some(OpenedIndex { index, file: Some(file), found: None }))
+}
+
+/// What an index may take of the disk. What it needs has been left for it; beyond that it takes what others do not need.
+fn room_for(files: &Arc<DataFiles>) -> Option<TakeRoom> {
+    // Where indexes and the journal are on persistent memory, that is not the disk that the reserve is on.
+    let disk = files.vfs.space(files.dir()).ok().flatten()?;
+    let own = files.vfs.journal_space(files.dir()).ok().flatten()?;
+    let files = Arc::clone(files);
+    (own.total_bytes == disk.total_bytes).then(|| -> TakeRoom {
+        Box::new(move |bytes| {
+            files.check_room(Room::ForIndexes, bytes)?;
+            Ok(files.check_room(Room::BeyondReserve, 0).unwrap_or(0))
+        })
+    })
 }
 
 /// Maps the file of an index, which is made if there is none. Returns true with it if it is new.

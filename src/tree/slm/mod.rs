@@ -78,6 +78,8 @@ use crate::table::{Table, TableFilter};
 
 /// If so many memtables are not in the index, the next one waits until one of them is.
 const PENDING_MAX: usize = 3;
+/// Keys of entries that are only counted are taken to have so many bytes at most.
+const KEY_BYTES_USUAL_MAX: u64 = 64;
 /// With as many, writers would all but stop; with half as many, they begin to be slowed. Whoever incorporates one more than
 /// [`PENDING_MAX`] waits until the oldest has been received, and a writer may wait for that.
 const PENDING_STOP: f64 = 3.3;
@@ -240,6 +242,11 @@ impl VersionedKind for Slm {
 
     fn trim_index(tree: &SlmTree) {
         tree.own.places.trim_index();
+    }
+
+    fn index_room_bytes(tree: &SlmTree, entries: u64, data_bytes: u64) -> u64 {
+        // How much of the data keys are is not known.
+        tree.own.places.room_bytes(entries, data_bytes.min(entries * KEY_BYTES_USUAL_MAX))
     }
 }
 

@@ -67,6 +67,12 @@ impl Pending {
         Arc::new(Pending { table, number, keys, flushed, is_part, received })
     }
 
+    /// The number of its keys that are not in the index yet, and their bytes.
+    fn keys_left(&self) -> (u64, u64) {
+        let of_all = |number: usize| (number as f64 * self.left()) as u64;
+        (of_all(self.keys.len()), of_all(self.keys.key_bytes()))
+    }
+
     /// The share of its keys that is not in the index yet.
     fn left(&self) -> f64 {
         1.0 - self.received.load(Ordering::Relaxed) as f64 / self.keys.len().max(1) as f64
@@ -172,6 +178,8 @@ pub(in crate::tree) struct Places {
     pub(super) many: Mutex<BTreeMap<Vec<u8>, Vec<IndexVersion>>>,
     /// The index has become partial since a rebuild began.
     has_lacked_room: AtomicBool,
+    /// The keys that a partial index lacks, as far as that is known, and their bytes.
+    lacking: Mutex<(u64, u64)>,
     pub(super) rebuilt: Mutex<Option<Rebuilt>>,
     /// Locked before `changes`.
     pub(super) catching_up: Mutex<CatchUp>,
@@ -214,6 +222,7 @@ impl Places {
             receiving: Mutex::default(),
             many: Mutex::default(),
             has_lacked_room: AtomicBool::new(false),
+            lacking: Mutex::default(),
             rebuilt: Mutex::default(),
             catching_up: Mutex::default(),
             has_operands: AtomicBool::new(false),
@@ -284,7 +293,10 @@ impl Places {
     /// A table has become part of the tree, or could not.
     pub(super) fn end(&self, number: u32, is_part: bool) {
         let mut changes = self.changes.lock();
-        changes.retain(|pending| pending.number != number);
+        let is_it = |pending: &mut Arc<Pending>| pending.number == number;
+        for pending in changes.extract_if(.., is_it).filter(|_| is_part) {
+            self.note_lacking(&pending);
+        }
         let state = self.state.load();
         if is_part {
             let pending = state.pending.iter().filter(|pending| pending.number == number);
@@ -303,12 +315,33 @@ impl Places {
         // Whoever rebuilds the index does not see these yet.
         let state = self.state.load();
         let is_part = |pending: &&Arc<Pending>| pending.is_part.load(Ordering::SeqCst);
+        state.pending.iter().filter(is_part).for_each(|pending| self.note_lacking(pending));
         changes.extend(state.pending.iter().filter(|pending| !is_part(pending)).cloned());
         self.store_state(&changes, |state| {
             state.pending.clear();
             state.is_partial = true;
             state.epoch += 1;
         });
+    }
+
+    /// The index lacks what it does not have of a pending table.
+    fn note_lacking(&self, pending: &Pending) {
+        let (keys, bytes) = pending.keys_left();
+        let mut lacking = self.lacking.lock();
+        *lacking = (lacking.0 + keys, lacking.1 + bytes);
+    }
+
+    /// What the index may need on the disk for so many new keys, with so many bytes, and for what is pending.
+    pub(super) fn room_bytes(&self, mut keys: u64, mut key_bytes: u64) -> u64 {
+        let state = self.state.load();
+        let left = state.pending.iter().map(|pending| pending.keys_left());
+        for (more_keys, more_bytes) in left.chain([*self.lacking.lock()]) {
+            (keys, key_bytes) = (keys + more_keys, key_bytes + more_bytes);
+        }
+        if self.file.is_none() {
+            return 0;
+        }
+        self.index.room_bytes(keys, key_bytes)
     }
 
     /// The index, which is partial, is about to be built anew, from tables up to a number and for these snapshots. No other
@@ -362,6 +395,7 @@ impl Places {
         }
         self.file.iter().for_each(|file| file.built(flushed));
         *self.rebuilt.lock() = None;
+        *self.lacking.lock() = (0, 0);
         let in_flight = std::mem::take(&mut *changes);
         self.store_state(&changes, |state| {
             in_flight

@@ -231,6 +231,11 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
 
     /// See [`Tree::trim_index`].
     fn trim_index(_tree: &VersionedTree<Self>) {}
+
+    /// See [`Tree::index_room_bytes`].
+    fn index_room_bytes(_tree: &VersionedTree<Self>, _entries: u64, _data_bytes: u64) -> u64 {
+        0
+    }
 }
 
 /// How data moves in a kind of versioned tree: the kind's `change`.
@@ -773,6 +778,10 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
 
     fn trim_index(&self) {
         K::trim_index(self);
+    }
+
+    fn index_room_bytes(&self, entries: u64, data_bytes: u64) -> u64 {
+        K::index_room_bytes(self, entries, data_bytes)
     }
 
     fn closing(&self) {
