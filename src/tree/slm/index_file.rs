@@ -143,10 +143,17 @@ fn open_file(
         Some(room) => region.with_room(room),
         None => region,
     });
-    // Whoever opens it goes through it in order: until the store divides its memory, as little as possible stays.
+    // Whoever opens it goes through its leaves in their order, which is not that of the file. Pages have nothing in memory yet.
     if sharing == Sharing::Shared {
-        region.set_resident_bytes_max(0);
+        region.set_resident_bytes_max(files.cache.capacity_bytes() / 2);
     }
+    // Until the store divides its memory, as little as possible stays.
+    let leave_memory = || {
+        if sharing == Sharing::Shared {
+            region.set_resident_bytes_max(0);
+            region.trim();
+        }
+    };
     let file = IndexFile {
         region: Arc::clone(&region),
         files: Arc::clone(files),
@@ -183,6 +190,7 @@ fn open_file(
             && live.keys().all(|number| numbers.contains(number))
         {
             file.missing.lock().of_tree = false;
+            leave_memory();
             let found = Some(FoundIndex { live, settled });
             return Ok(Some(OpenedIndex { index, file: Some(file), found }));
         }
@@ -191,6 +199,7 @@ fn open_file(
         return Ok(None);
     }
     begin(UNTRUSTED)?;
+    leave_memory();
     let index = LocationIndex::create(memory, identity)?;
     Ok(Some(OpenedIndex { index, file: Some(file), found: None }))
 }
@@ -257,6 +266,11 @@ impl IndexFile {
     /// What the file says while it is open, and to be trusted.
     fn open_trust(&self) -> u64 {
         if self.region.is_persistent() { OPEN_PERSISTENT } else { OPEN }
+    }
+
+    /// Whether its map is private.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.sharing == Sharing::Private
     }
 
     fn sync(&self) -> Result<()> {

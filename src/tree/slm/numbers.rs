@@ -89,8 +89,9 @@ impl Places {
     pub(super) fn set_live(&self, number: u32, live: u64) {
         if let Some(numbered) = self.registry.read().tables.get(&number) {
             numbered.live.store(live, Ordering::SeqCst);
+            numbered.named.store(live, Ordering::SeqCst);
+            self.ranks.lock().set(number, numbered.counts().rank());
         }
-        self.set_named(number);
     }
 
     /// How many keys of a table were live when it came is not known any more: as many as it has, at most.

@@ -457,6 +457,17 @@ impl Places {
         });
     }
 
+    /// The index of a tree that has been opened has everything up to a number. The rest, up to `flushed`, is about to be
+    /// pending.
+    pub(super) fn resumed(&self, settled: Seqno, flushed: Seqno) {
+        self.change_state(|state| (state.settled, state.floor) = (settled, flushed));
+    }
+
+    /// Whether nothing can be put into the file of the index.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.file.as_ref().is_some_and(IndexFile::is_read_only)
+    }
+
     /// What none of `snapshots` needs is about to be dropped.
     pub(super) fn dropping(&self, snapshots: &[Seqno]) {
         self.change_state(|state| state.keep_for(snapshots));

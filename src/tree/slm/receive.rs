@@ -45,28 +45,32 @@ pub(super) struct Output<'a> {
 }
 
 impl Places {
-    /// Goes on with an index that has what `found` says of the level. There are no snapshots.
+    /// Goes on with an index that has what `found` says of the level. There are no snapshots. Memtables that were not all in
+    /// the index when the process ended are pending again.
     pub(super) fn resume(&self, level: &Level, found: &FoundIndex, flushed: Seqno) -> Result<()> {
         self.register_all(level);
-        for placed in level.tables.iter() {
-            self.set_live(placed.number, found.live.get(&placed.number).copied().unwrap_or(0));
+        let mut pending = Vec::new();
+        for LevelTable { table, number, .. } in level.tables.iter() {
+            let is_pending = table.properties().seqno_max > found.settled;
+            self.set_live(*number, found.live.get(number).copied().unwrap_or(0));
+            if is_pending {
+                let (keys, flushed) = (keys_of(table)?, table.properties().seqno_max);
+                pending.push(Pending::new((Arc::clone(table), *number), keys, flushed, true));
+            } else {
+                self.set_named(*number);
+                self.set_ready(*number);
+            }
         }
-        // The process has ended before a memtable's keys were all in the index.
-        let is_pending = |it: &&LevelTable| it.table.properties().seqno_max > found.settled;
-        let mut pending: Vec<_> = level.tables.iter().filter(is_pending).collect();
-        pending.sort_by_key(|it| it.table.properties().seqno_min);
-        for LevelTable { table, number, .. } in pending {
-            let (table, number, keys) = (Arc::clone(table), *number, keys_of(table)?);
-            let flushed = table.properties().seqno_max;
-            let pending = Pending::new((table, number), keys, flushed, true);
-            self.receive_whole(pending, vec![Seqno::MAX])?;
+        if pending.is_empty() {
+            self.built(flushed, level.tables.is_empty());
+            return Ok(());
         }
-        for it in level.tables.iter() {
-            // What has just been received was counted once more.
-            self.set_named(it.number);
-            self.set_ready(it.number);
+        self.resumed(found.settled, flushed);
+        pending.into_iter().for_each(|pending| self.begin(pending));
+        // Nobody would put them into the index later, which a full check compares.
+        if self.is_read_only() {
+            while self.receive_some(usize::MAX, &|| vec![Seqno::MAX])? != Received::All {}
         }
-        self.built(flushed, level.tables.is_empty());
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::change::{Rules, add, remove};
 use super::level_tables::LevelTable;
+use super::receive::Received;
 use super::*;
 use crate::base::entry::EntryKind;
 use crate::base::random::SplitMix;
@@ -289,7 +290,9 @@ fn a_memtable_that_is_put_into_the_index_after_a_crash_is_wholly_live() {
     let places = Places::new(index, None, true);
     let found = FoundIndex { live: BTreeMap::new(), settled: Seqno(0) };
     places.resume(&bed.version().root, &found, Seqno(1)).unwrap();
-    assert_eq!(places.live_of_named(&table), Some((100, 100)));
+    assert_eq!((places.state().pending.len(), places.live_of_named(&table)), (1, None));
+    while places.receive_some(30, &|| vec![Seqno::MAX]).unwrap() != Received::All {}
+    assert_eq!((places.state().pending.len(), places.live_of_named(&table)), (0, Some((100, 100))));
 }
 
 /// What was deleted while a compaction made its output, after it had been read, did not count as dead in the output. Nobody
