@@ -84,6 +84,9 @@ const DELETES_PART: u64 = 2;
 /// The part of the reserve that deletes leave to compactions.
 const COMPACTIONS_PART: u64 = 4;
 
+/// The part of the reserve that indexes leave to compactions.
+const INDEXES_PART: u64 = 8;
+
 /// Who may use which part of the disk. Later variants free space sooner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
@@ -234,7 +237,11 @@ impl DataFiles {
         let reserve = (*reserve_bytes).min(space.total_bytes / 10);
         let kept = match room {
             Room::BeyondReserve => reserve,
-            Room::ButForDeletes | Room::ForIndexes => memtables_bytes() + reserve / DELETES_PART,
+            Room::ButForDeletes => memtables_bytes() + reserve / DELETES_PART,
+            // Less than what deletes leave: these free space only once indexes have them.
+            Room::ForIndexes => {
+                (memtables_bytes() + reserve / INDEXES_PART).min(reserve / DELETES_PART)
+            }
             // Whatever memtables need, some deletes are accepted before memtables are in the trees.
             Room::ButForCompactions => {
                 let part = reserve / COMPACTIONS_PART;

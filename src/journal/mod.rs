@@ -140,8 +140,8 @@ pub(crate) struct Journal {
     sync: GroupCommit<SyncState>,
     /// Everything up to here is durable on every shard.
     durable: AtomicU64,
-    /// What is to be left beyond `free_bytes_min`.
-    claims: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>,
+    /// What is to be left beyond `free_bytes_min`, with so many bytes of records to come.
+    claims: OnceLock<Box<dyn Fn(u64) -> u64 + Send + Sync>>,
     /// The store's.
     poison: Arc<Poison>,
     closed: AtomicBool,
@@ -211,8 +211,9 @@ impl Journal {
         })
     }
 
-    /// From now on so much is left free beyond `free_bytes_min`. `claims` is asked while a shard is locked.
-    pub(crate) fn leave_claimed(&self, claims: impl Fn() -> u64 + Send + Sync + 'static) {
+    /// From now on so much is left free beyond `free_bytes_min`. `claims` gets the bytes of records that may come before it is
+    /// asked again, and is asked while a shard is locked.
+    pub(crate) fn leave_claimed(&self, claims: impl Fn(u64) -> u64 + Send + Sync + 'static) {
         // The first to say so.
         let _ = self.claims.set(Box::new(claims));
     }

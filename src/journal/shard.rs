@@ -334,7 +334,9 @@ impl Journal {
         // A file system that does not say will say when it is full.
         let Ok(Some(space)) = self.vfs.journal_space(&self.dir) else { return true };
         let free_min = self.options.free_bytes_min.min(space.total_bytes / 10);
-        let claimed = self.claims.get().map_or(0, |claims| claims());
+        // Each shard may fill one more.
+        let more = bytes * self.shards.len() as u64;
+        let claimed = self.claims.get().map_or(0, |claims| claims(more));
         free_min == 0 || space.available_bytes >= bytes + free_min + claimed
     }
 

@@ -8,7 +8,7 @@
 
 use super::Writer;
 use super::node::BLOCK_WORDS;
-use super::write::EIGHTHS;
+use super::write::{EIGHTHS, key_block_count};
 use crate::base::sync::plain::{AtomicU64, Ordering};
 use crate::pmem::WORD_BYTES;
 
@@ -72,8 +72,11 @@ impl Counts {
         let filled =
             self.filled.iter().skip(least_filled).map(|count| count.load(Ordering::Relaxed));
         let split = filled.sum::<u64>().min(keys);
+        let of_key = key_bytes.checked_div(keys).unwrap_or(0) as usize;
+        let of_long_keys = keys * key_block_count(of_key) as u64 * block_bytes;
         // Leaves are half full after they have been split.
-        (new_bytes * 2 + split * block_bytes).saturating_sub((all - used) * block_bytes)
+        (new_bytes * 2 + split * block_bytes + of_long_keys)
+            .saturating_sub((all - used) * block_bytes)
     }
 
     pub(super) fn memory_bytes(&self) -> u64 {

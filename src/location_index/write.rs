@@ -139,14 +139,20 @@ impl Writing<'_> {
             None => self.sound(|this| versions_in(&this.node(leaf)?, key))?,
         };
         let is_removal = versions.iter().all(|version| before.contains(version));
-        if is_removal {
+        let is_in_place = match (before.as_slice(), versions) {
+            ([before], [version]) => before.superseded.or(version.superseded).is_none(),
+            _ => false,
+        };
+        if is_in_place {
+            // It needs no block.
+        } else if is_removal {
             self.require_room_to_remove()?;
         } else {
             self.require_room(key)?;
         }
         match (before.as_slice(), versions) {
             (before, versions) if before == versions => {}
-            ([Version { superseded: None, .. }], [Version { location, superseded: None }]) => {
+            (_, [Version { location, .. }]) if is_in_place => {
                 let record = self.sound(|this| this.node(leaf)?.record(slot))?;
                 self.store_location(leaf, record.offset, *location);
             }

@@ -108,6 +108,11 @@ impl MemtableState {
         *stage = if is_gone() { Stage::Waiting } else { Stage::Built(packed) };
     }
 
+    /// Whether its table is still to be written, or to be written again.
+    pub(super) fn is_unbuilt(&self) -> bool {
+        matches!(*self.stage.lock(), Stage::Active | Stage::Waiting | Stage::Building)
+    }
+
     pub(crate) fn is_built(&self) -> bool {
         matches!(*self.stage.lock(), Stage::Built(_))
     }

@@ -13,6 +13,7 @@ pub(crate) mod checkpoint;
 mod compact;
 pub(crate) mod condition;
 pub(crate) mod counters;
+mod disk_room;
 pub(crate) mod events;
 mod failures;
 pub(crate) mod flush;

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use super::background::{UNSETTLED, initial_drain_rate};
 use super::counters::Counters;
@@ -519,9 +519,14 @@ fn open_locked(
     ));
     files.read_ahead.set_bytes_max(sizes.read_ahead_bytes_max as usize);
     let pool = Arc::new(ChunkPool::new(sizes.memtables_bytes_max as usize));
+    let opened: Arc<OnceLock<Weak<Store>>> = Arc::new(OnceLock::new());
     files.keep_free(sizes.free_bytes_min, {
-        let pool = Arc::clone(&pool);
-        move || pool.bytes_in_use() as u64
+        let (pool, opened) = (Arc::clone(&pool), Arc::clone(&opened));
+        move || {
+            let store = opened.get().and_then(Weak::upgrade);
+            let unbuilt = store.and_then(|store| store.unbuilt_bytes());
+            unbuilt.unwrap_or(pool.bytes_in_use() as u64)
+        }
     });
     let context = StoreContext {
         blobs: BlobFiles::new(&files),
@@ -537,7 +542,7 @@ fn open_locked(
         pool,
         clock: Arc::new(clock),
         merge_operators: builder.merge_operators,
-        store: Arc::new(OnceLock::new()),
+        store: opened,
     };
     // An open that fails leaves the files as they were.
     context.files.retain_for_now();
@@ -645,12 +650,7 @@ fn open_locked(
     });
     // Set once: the context is new.
     let _ = store.store.set(Arc::downgrade(&store));
-    let claiming = Arc::downgrade(&store);
-    let of_memtables =
-        move || claiming.upgrade().map_or(0, |store: Arc<Store>| store.memtables_claim_bytes());
-    store.context.files.leave_claimed(of_memtables);
-    let files = Arc::clone(&store.context.files);
-    store.journal.leave_claimed(move || files.claimed_bytes());
+    store.leave_room_for_indexes();
     let listening = Arc::downgrade(&store);
     store.poison.listen(move |error| {
         if let Some(store) = listening.upgrade() {

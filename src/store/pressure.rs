@@ -25,9 +25,6 @@ const SAMPLES_PART: u64 = 32;
 /// if something else has grown meanwhile.
 const SMALLER_PART: u64 = 32;
 const SAMPLES_BYTES_MIN: u64 = 1 << 20;
-/// Bytes of a key and its value, where none is known; and of a record of the journal beside them, about.
-const ENTRY_BYTES_USUAL: u64 = 48;
-const RECORD_BYTES: u64 = 16;
 /// When an index has grown by this part of the budget, memory is divided anew.
 const INDEX_GROWTH_PART: u64 = 32;
 
@@ -198,24 +195,6 @@ impl Store {
     /// Takes what indexes have beyond what they may have out of memory.
     pub(super) fn trim_indexes(&self) {
         self.all_keyspaces().iter().for_each(|keyspace| keyspace.tree.trim_index());
-    }
-
-    /// Disk space that indexes will need for what is in memtables, and in one more segment of the journal.
-    pub(super) fn memtables_claim_bytes(&self) -> u64 {
-        // Whoever holds the lock may be waiting for who asks: a commit.
-        let keyspaces = self.keyspaces.try_read();
-        let keyspaces = keyspaces.iter().flat_map(|keyspaces| keyspaces.values());
-        let of_memtables = |keyspace: &Arc<KeyspaceState>| -> u64 {
-            let read = keyspace.read.load();
-            let totals = read.memtables().map(|memtable| memtable.memtable.totals());
-            let add =
-                |sum: (u64, u64), it: (usize, usize)| (sum.0 + it.0 as u64, sum.1 + it.1 as u64);
-            let (entries, bytes) = totals.fold((0, 0), add);
-            let usual_bytes = bytes.checked_div(entries).unwrap_or(ENTRY_BYTES_USUAL);
-            let more = self.sizes.segment_bytes / (usual_bytes + RECORD_BYTES);
-            keyspace.tree.index_room_bytes(entries + more, bytes + more * usual_bytes)
-        };
-        keyspaces.map(of_memtables).sum()
     }
 
     /// Memory used by trees, while `others` is used beside them and the page cache. If their samples exceed their part, fewer

@@ -206,6 +206,16 @@ impl TreeState {
     }
 }
 
+/// Entries that will come to a tree.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewEntries {
+    pub(crate) entries: u64,
+    /// Bytes of their keys and values.
+    pub(crate) data_bytes: u64,
+    /// More of them may come, with records of so many bytes in the journal.
+    pub(crate) record_bytes: u64,
+}
+
 /// An index that is mapped from a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MappedIndex {
@@ -446,9 +456,9 @@ pub(crate) trait Tree: Send + Sync {
     /// Takes what is beyond that out of memory.
     fn trim_index(&self) {}
 
-    /// Disk space that an index which is mapped from a file may need for so many new entries, with so many bytes of keys and
-    /// values, about. Tables need less than memtables take; this comes to that.
-    fn index_room_bytes(&self, _entries: u64, _data_bytes: u64) -> u64 {
+    /// Disk space that an index which is mapped from a file may need, about. Tables need less than memtables take; this comes
+    /// to that.
+    fn index_room_bytes(&self, _new: NewEntries) -> u64 {
         0
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::level::Level;
-use super::merged_keys::MergedKeys;
+use super::merged_keys::{CHUNKS_BYTES_USUAL, MergedKeys};
 use super::places::{KeyVersions, Places, page_of};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
@@ -66,7 +66,7 @@ impl Index<'_> {
             return Ok(());
         }
         let mut found = Vec::new();
-        let mut expected = MergedKeys::new(self.level, vec![Seqno::MAX])?;
+        let mut expected = MergedKeys::new(self.level, vec![Seqno::MAX], CHUNKS_BYTES_USUAL)?;
         let mut has_expected = expected.next()?;
         let mut rest = Some(Vec::new());
         while let Some(from) = rest.filter(|_| found.len() < PROBLEMS_MAX) {

@@ -66,11 +66,13 @@ fn what_has_been_changed_before_an_error_counts() {
     let (table, settled) = (Arc::clone(&input), Seqno(1));
     add(&mut level, LevelTable { table, settled, number: 0 }, FileId(0));
     let places = Places::new(index(), None, false);
-    places.build(&level, Seqno(1)).unwrap();
+    places.build(&level, Seqno(1), 0).unwrap();
 
     let mut output =
         TableBuilder::new(files, &BlobFiles::new(files), TableOptions::default()).unwrap();
     output.add(&key_of(0), Seqno(2), EntryKind::Delete, &[]).unwrap();
+    // One location in the place of another needs no room; one that is superseded does.
+    output.add(&key_of(1), Seqno(3), EntryKind::Delete, &[]).unwrap();
     output.add(&key_of(1), Seqno(2), EntryKind::Put, &[7; 100]).unwrap();
     let output = output.finish().unwrap();
     places.register(&output, 1);

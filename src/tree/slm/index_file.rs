@@ -206,16 +206,20 @@ fn open_file(
 
 /// What an index may take of the disk. What it needs has been left for it; beyond that it takes what others do not need.
 fn room_for(files: &Arc<DataFiles>) -> Option<TakeRoom> {
-    // Where indexes and the journal are on persistent memory, that is not the disk that the reserve is on.
     let disk = files.vfs.space(files.dir()).ok().flatten()?;
     let own = files.vfs.journal_space(files.dir()).ok().flatten()?;
     let files = Arc::clone(files);
-    (own.total_bytes == disk.total_bytes).then(|| -> TakeRoom {
-        Box::new(move |bytes| {
+    if own.total_bytes == disk.total_bytes {
+        return Some(Box::new(move |bytes| {
             files.check_room(Room::ForIndexes, bytes)?;
             Ok(files.check_room(Room::BeyondReserve, 0).unwrap_or(0))
-        })
-    })
+        }));
+    }
+    // Where indexes and the journal are on persistent memory, that is not the disk that the reserve is on.
+    Some(Box::new(move |_bytes| {
+        let space = files.vfs.journal_space(files.dir()).ok().flatten();
+        Ok(space.map_or(u64::MAX, |space| space.available_bytes))
+    }))
 }
 
 /// Maps the file of an index, which is made if there is none. Returns true with it if it is new.

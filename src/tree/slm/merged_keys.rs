@@ -19,9 +19,12 @@ use crate::base::ids::Seqno;
 use crate::location_index::IndexVersion;
 use crate::table::{KeyList, Table, TableScan};
 
-/// Bytes that are read at once of a table whose keys are to be listed, and of all tables that are listed together.
+/// Bytes that are read at once of a table whose keys are to be listed.
 const CHUNK_BYTES: usize = 64 << 10;
-const CHUNKS_BYTES_MAX: usize = 4 << 20;
+/// The most that is worth reading at once of each table of a level.
+const CHUNK_BYTES_MAX: usize = 1 << 20;
+/// Bytes that are read at once of all tables together, where nobody has more memory for it.
+pub(super) const CHUNKS_BYTES_USUAL: u64 = 4 << 20;
 
 /// The list of a table's keys.
 pub(super) fn keys_of(table: &Arc<Table>) -> Result<KeyList> {
@@ -129,7 +132,7 @@ fn merged(of_key: &[&OfTable], snapshots: &[Seqno]) -> (Vec<IndexVersion>, Seqno
 /// ones the older table.
 struct Next {
     of_table: OfTable,
-    scan: TableScan,
+    scan: Box<TableScan>,
 }
 
 impl Next {
@@ -176,13 +179,19 @@ pub(super) struct MergedKeys {
 }
 
 impl MergedKeys {
-    pub(super) fn new(level: &Level, snapshots: Vec<Seqno>) -> Result<MergedKeys> {
+    /// So many bytes are read at once of all tables together, if they are enough.
+    pub(super) fn new(
+        level: &Level,
+        snapshots: Vec<Seqno>,
+        chunks_bytes: u64,
+    ) -> Result<MergedKeys> {
         let mut next = BinaryHeap::with_capacity(level.tables.len());
-        let chunk_bytes = (CHUNKS_BYTES_MAX / level.tables.len().max(1)).clamp(4096, CHUNK_BYTES);
+        let chunk_bytes = chunks_bytes / level.tables.len().max(1) as u64;
+        let chunk_bytes = (chunk_bytes as usize).clamp(4096, CHUNK_BYTES_MAX);
         for LevelTable { table, number, .. } in level.tables.iter() {
             let scan = table.scan(None, None, chunk_bytes)?;
             let of_table = OfTable::new(*number, table.properties().creation);
-            let mut first = Next { of_table, scan };
+            let mut first = Next { of_table, scan: Box::new(scan) };
             if first.advance()? {
                 next.push(first);
             }

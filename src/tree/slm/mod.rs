@@ -70,7 +70,9 @@ use self::summary::Summary;
 use self::version::Version;
 use super::output::pack_table;
 use super::versioned::{Recovered, VersionedKind, VersionedTree};
-use super::{MappedIndex, PackSource, PackedBytes, TreeContext, TreeOptions, TreeVersion};
+use super::{
+    MappedIndex, NewEntries, PackSource, PackedBytes, TreeContext, TreeOptions, TreeVersion,
+};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::sync::Mutex;
@@ -78,8 +80,6 @@ use crate::table::{Table, TableFilter};
 
 /// If so many memtables are not in the index, the next one waits until one of them is.
 const PENDING_MAX: usize = 3;
-/// Keys of entries that are only counted are taken to have so many bytes at most.
-const KEY_BYTES_USUAL_MAX: u64 = 64;
 /// With as many, writers would all but stop; with half as many, they begin to be slowed. Whoever incorporates one more than
 /// [`PENDING_MAX`] waits until the oldest has been received, and a writer may wait for that.
 const PENDING_STOP: f64 = 3.3;
@@ -99,6 +99,8 @@ pub(super) struct Slm {
     scattered: Arc<Scattered>,
     /// What the index has said when it was opened, if it is to be trusted.
     found: Mutex<Option<FoundIndex>>,
+    /// Otherwise it is built, and so many bytes of the tables are read at once.
+    build_bytes: u64,
 }
 
 /// A packed memtable.
@@ -131,7 +133,9 @@ impl VersionedKind for Slm {
         let records = &recovered.shared.tables;
         let OpenedIndex { index, file, found } = index_file::open(context, body, records)?;
         let places = Arc::new(Places::new(index, file, found.is_some()));
-        Ok(Slm { places, scattered: Arc::default(), found: Mutex::new(found) })
+        // Nothing is in the page cache yet.
+        let build_bytes = context.files.cache.capacity_bytes() / 8;
+        Ok(Slm { places, scattered: Arc::default(), found: Mutex::new(found), build_bytes })
     }
 
     fn open(context: &TreeContext, recovered: &Recovered<Body>) -> Result<Arc<Level>> {
@@ -141,7 +145,7 @@ impl VersionedKind for Slm {
     fn opened(&self, root: &Arc<Level>, flushed: Seqno) -> Result<()> {
         let built = match self.found.lock().take() {
             Some(found) => self.places.resume(root, &found, flushed),
-            None => self.places.build(root, flushed),
+            None => self.places.build(root, flushed, self.build_bytes),
         };
         // A part that cannot be read takes no more than itself along: the tables are asked.
         built.inspect_err(|_| self.places.distrust()).or_else(|error| match error {
@@ -244,9 +248,8 @@ impl VersionedKind for Slm {
         tree.own.places.trim_index();
     }
 
-    fn index_room_bytes(tree: &SlmTree, entries: u64, data_bytes: u64) -> u64 {
-        // How much of the data keys are is not known.
-        tree.own.places.room_bytes(entries, data_bytes.min(entries * KEY_BYTES_USUAL_MAX))
+    fn index_room_bytes(tree: &SlmTree, new: NewEntries) -> u64 {
+        tree.own.places.room_bytes(new)
     }
 }
 

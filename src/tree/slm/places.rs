@@ -37,8 +37,8 @@ use crate::location_index::{
     versions_max,
 };
 use crate::table::{KeyList, Table};
-use crate::tree::MappedIndex;
 use crate::tree::description::{GroupDescription, named};
+use crate::tree::{MappedIndex, NewEntries};
 
 /// A key, and its versions.
 pub(super) type KeyVersions = (Vec<u8>, Vec<IndexVersion>);
@@ -111,6 +111,46 @@ pub(super) struct Rebuilt {
     pub(super) without_room: Option<Vec<u8>>,
 }
 
+/// The keys that a partial index lacks, as far as that is known, and their bytes.
+#[derive(Default)]
+pub(super) struct Lacking {
+    known: (u64, u64),
+    /// Those that a rebuild has found no room for, and that have come since it began.
+    since: Option<(u64, u64)>,
+}
+
+impl Lacking {
+    pub(super) fn add(&mut self, (keys, bytes): (u64, u64)) {
+        for sum in [Some(&mut self.known), self.since.as_mut()].into_iter().flatten() {
+            *sum = (sum.0 + keys, sum.1 + bytes);
+        }
+    }
+
+    /// What the rebuild before this one has not found is known now.
+    fn begin_rebuild(&mut self) {
+        if let Some(since) = self.since.replace((0, 0)) {
+            self.known = since;
+        }
+    }
+}
+
+/// The entries of the last memtable that came, on average.
+#[derive(Clone, Copy)]
+struct UsualEntry {
+    key_bytes: u64,
+    /// Of key and value.
+    entry_bytes: u64,
+}
+
+impl Default for UsualEntry {
+    fn default() -> UsualEntry {
+        UsualEntry { key_bytes: 16, entry_bytes: 48 }
+    }
+}
+
+/// Bytes of a record of the journal beside key and value, about.
+const RECORD_BYTES: u64 = 16;
+
 /// What readers need to know beside the index.
 #[derive(Clone, Default)]
 pub(super) struct State {
@@ -178,8 +218,8 @@ pub(in crate::tree) struct Places {
     pub(super) many: Mutex<BTreeMap<Vec<u8>, Vec<IndexVersion>>>,
     /// The index has become partial since a rebuild began.
     has_lacked_room: AtomicBool,
-    /// The keys that a partial index lacks, as far as that is known, and their bytes.
-    lacking: Mutex<(u64, u64)>,
+    pub(super) lacking: Mutex<Lacking>,
+    usual: Mutex<UsualEntry>,
     pub(super) rebuilt: Mutex<Option<Rebuilt>>,
     /// Locked before `changes`.
     pub(super) catching_up: Mutex<CatchUp>,
@@ -223,6 +263,7 @@ impl Places {
             many: Mutex::default(),
             has_lacked_room: AtomicBool::new(false),
             lacking: Mutex::default(),
+            usual: Mutex::default(),
             rebuilt: Mutex::default(),
             catching_up: Mutex::default(),
             has_operands: AtomicBool::new(false),
@@ -283,6 +324,11 @@ impl Places {
 
     /// A table is about to become part of the tree.
     pub(super) fn begin(&self, pending: Arc<Pending>) {
+        if let (keys @ 1.., properties) = (pending.keys.len() as u64, pending.table.properties()) {
+            let key_bytes = pending.keys.key_bytes() as u64 / keys;
+            let entry_bytes = properties.entry_bytes() / properties.entries().max(1);
+            *self.usual.lock() = UsualEntry { key_bytes, entry_bytes: entry_bytes.max(key_bytes) };
+        }
         let mut changes = self.changes.lock();
         match self.is_partial() {
             true => changes.push(pending),
@@ -326,20 +372,24 @@ impl Places {
 
     /// The index lacks what it does not have of a pending table.
     fn note_lacking(&self, pending: &Pending) {
-        let (keys, bytes) = pending.keys_left();
-        let mut lacking = self.lacking.lock();
-        *lacking = (lacking.0 + keys, lacking.1 + bytes);
+        self.lacking.lock().add(pending.keys_left());
     }
 
-    /// What the index may need on the disk for so many new keys, with so many bytes, and for what is pending.
-    pub(super) fn room_bytes(&self, mut keys: u64, mut key_bytes: u64) -> u64 {
-        let state = self.state.load();
-        let left = state.pending.iter().map(|pending| pending.keys_left());
-        for (more_keys, more_bytes) in left.chain([*self.lacking.lock()]) {
-            (keys, key_bytes) = (keys + more_keys, key_bytes + more_bytes);
-        }
+    /// What the index may need on the disk for what comes, for what is pending, and for what it lacks.
+    pub(super) fn room_bytes(&self, new: NewEntries) -> u64 {
         if self.file.is_none() {
             return 0;
+        }
+        let usual = *self.usual.lock();
+        let entry_bytes = new.data_bytes.checked_div(new.entries).unwrap_or(usual.entry_bytes);
+        let more = new.record_bytes / (entry_bytes + RECORD_BYTES);
+        // How much of the data keys are is not known. They are as long as the last ones.
+        let mut keys = new.entries + more;
+        let mut key_bytes = keys * usual.key_bytes.min(entry_bytes);
+        let state = self.state.load();
+        let left = state.pending.iter().map(|pending| pending.keys_left());
+        for (more_keys, more_bytes) in left.chain([self.lacking.lock().known]) {
+            (keys, key_bytes) = (keys + more_keys, key_bytes + more_bytes);
         }
         self.index.room_bytes(keys, key_bytes)
     }
@@ -349,6 +399,7 @@ impl Places {
     pub(super) fn begin_rebuild(&self, flushed: Seqno, snapshots: &[Seqno]) {
         *self.receiving.lock() = None;
         self.has_lacked_room.store(false, Ordering::SeqCst);
+        self.lacking.lock().begin_rebuild();
         self.file.iter().for_each(IndexFile::distrust);
         self.forget_many(BTreeMap::clear);
         self.superseded.store(0, Ordering::SeqCst);
@@ -395,7 +446,7 @@ impl Places {
         }
         self.file.iter().for_each(|file| file.built(flushed));
         *self.rebuilt.lock() = None;
-        *self.lacking.lock() = (0, 0);
+        *self.lacking.lock() = Lacking::default();
         let in_flight = std::mem::take(&mut *changes);
         self.store_state(&changes, |state| {
             in_flight

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use super::level::Level;
 use super::level_tables::LevelTable;
-use super::merged_keys::{MergedKeys, keys_of};
+use super::merged_keys::{CHUNKS_BYTES_USUAL, MergedKeys, keys_of};
 use super::places::{CatchUp, Counts, KeyVersions, Pending, Places, Rebuilt};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
@@ -53,7 +53,7 @@ impl Rebuild {
         // Nobody helps any more with one that has failed.
         *places.catching_up.lock() = CatchUp { received, ..CatchUp::default() };
         places.begin_rebuild(flushed, &snapshots);
-        let mut expected = MergedKeys::new(level, snapshots)?;
+        let mut expected = MergedKeys::new(level, snapshots, CHUNKS_BYTES_USUAL)?;
         let has_expected = expected.next()?;
         Ok(Rebuild { expected, has_expected, rest: Some(Vec::new()), found: Vec::new() })
     }
@@ -216,6 +216,7 @@ impl Places {
 
     /// The rebuild has found no room for a key.
     fn note_without_room(&self, key: &[u8]) {
+        self.lacking.lock().add((1, key.len() as u64));
         if let Some(rebuilt) = &mut *self.rebuilt.lock()
             && rebuilt.without_room.as_ref().is_none_or(|shortest| key.len() < shortest.len())
         {

@@ -55,7 +55,7 @@ impl Places {
             self.set_live(*number, found.live.get(number).copied().unwrap_or(0));
             if is_pending {
                 let (keys, flushed) = (keys_of(table)?, table.properties().seqno_max);
-                pending.push(Pending::new((Arc::clone(table), *number), keys, flushed, true));
+                pending.push((Arc::clone(table), *number, keys, flushed));
             } else {
                 self.set_named(*number);
                 self.set_ready(*number);
@@ -65,8 +65,15 @@ impl Places {
             self.built(flushed, level.tables.is_empty());
             return Ok(());
         }
+        // All that is known is in the index once the last of them is.
+        pending.sort_by_key(|(_, _, _, upto)| *upto);
+        if let Some((.., upto)) = pending.last_mut() {
+            *upto = flushed.max(*upto);
+        }
         self.resumed(found.settled, flushed);
-        pending.into_iter().for_each(|pending| self.begin(pending));
+        for (table, number, keys, flushed) in pending {
+            self.begin(Pending::new((table, number), keys, flushed, true));
+        }
         // Nobody would put them into the index later, which a full check compares.
         if self.is_read_only() {
             while self.receive_some(usize::MAX, &|| vec![Seqno::MAX])? != Received::All {}
@@ -74,11 +81,11 @@ impl Places {
         Ok(())
     }
 
-    /// Puts the keys of a level's tables into the empty index. There are no snapshots.
-    pub(super) fn build(&self, level: &Level, flushed: Seqno) -> Result<()> {
+    /// Puts the keys of a level's tables into the empty index. There are no snapshots. So many bytes are read at once.
+    pub(super) fn build(&self, level: &Level, flushed: Seqno, chunks_bytes: u64) -> Result<()> {
         self.register_all(level);
         let mut counts = Counts::default();
-        let mut keys = MergedKeys::new(level, vec![Seqno::MAX])?;
+        let mut keys = MergedKeys::new(level, vec![Seqno::MAX], chunks_bytes)?;
         let mut has_next = keys.next()?;
         while has_next {
             let mut writing = self.write()?;
@@ -96,12 +103,6 @@ impl Places {
         }
         self.built(flushed, level.tables.is_empty());
         Ok(())
-    }
-
-    /// Puts a table into the index that is part of the tree, and younger than all that the index has.
-    pub(super) fn receive_whole(&self, pending: Arc<Pending>, snapshots: Vec<Seqno>) -> Result<()> {
-        let mut receiving = self.begin_receiving(pending, snapshots);
-        self.receive_part(&mut receiving, usize::MAX).map(|_| ())
     }
 
     /// Puts at most so many keys of a table into the index. Returns true at its end.

@@ -61,8 +61,8 @@ use super::dead_blobs::{BlobUse, collected, collected_gain};
 use super::live::LiveKeys;
 use super::space::Space;
 use super::{
-    ChangeLock, Helpers, MappedIndex, PackSource, Packed, PackedBytes, Tree, TreeContext,
-    TreeOptions, TreeState, TreeVersion,
+    ChangeLock, Helpers, MappedIndex, NewEntries, PackSource, Packed, PackedBytes, Tree,
+    TreeContext, TreeOptions, TreeState, TreeVersion,
 };
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
@@ -233,7 +233,7 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
     fn trim_index(_tree: &VersionedTree<Self>) {}
 
     /// See [`Tree::index_room_bytes`].
-    fn index_room_bytes(_tree: &VersionedTree<Self>, _entries: u64, _data_bytes: u64) -> u64 {
+    fn index_room_bytes(_tree: &VersionedTree<Self>, _new: NewEntries) -> u64 {
         0
     }
 }
@@ -780,8 +780,8 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
         K::trim_index(self);
     }
 
-    fn index_room_bytes(&self, entries: u64, data_bytes: u64) -> u64 {
-        K::index_room_bytes(self, entries, data_bytes)
+    fn index_room_bytes(&self, new: NewEntries) -> u64 {
+        K::index_room_bytes(self, new)
     }
 
     fn closing(&self) {
