@@ -681,3 +681,29 @@ fn a_full_disk_leaves_room_for_the_index_to_double() {
         assert_eq!(keyspace.iter().count() as u64, keys / 2);
     }
 }
+
+/// What each index might need for the next segment of the journal was left free, of each keyspace, though only one of them can
+/// get it: with forty that were idle, a keyspace of another kind was refused nearly all of the disk.
+#[test]
+fn idle_keyspaces_leave_the_disk_to_others() {
+    let Some(mount) = Mount::new("size=64m") else { return };
+    let db = Database::builder(mount.path()).memory_budget(8 * MIB).open().unwrap();
+    for number in 0..40 {
+        let idle = db.keyspace(&format!("idle{number}"), KeyspaceOptions::slm()).unwrap();
+        idle.put("key", "value").unwrap();
+        idle.flush().unwrap();
+    }
+    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let (mut written, mut random, mut refused) = (0, Random(1), 0);
+    while refused < 50 {
+        match keyspace.put(random.next().to_be_bytes(), random.bytes(1000)) {
+            Ok(()) => (written, refused) = (written + 1000, 0),
+            Err(Error::Full { .. }) => {
+                refused += 1;
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(written > 32 * MIB, "{written} bytes of 64 MiB");
+}
