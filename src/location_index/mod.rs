@@ -44,7 +44,7 @@ pub(crate) use location::{LeafPlace, Location};
 #[cfg(test)]
 pub(crate) use open::Found;
 pub(crate) use open::{load_note, store_note};
-pub(crate) use write::{Writing, pack, versions_max};
+pub(crate) use write::{Writing, is_in_place, pack, versions_max};
 
 use std::sync::Arc;
 

@@ -101,6 +101,14 @@ pub(crate) fn pack<'a>(
     Ok(())
 }
 
+/// Whether versions take the place of others with one store, which needs no room.
+pub(crate) fn is_in_place(before: &[Version], versions: &[Version]) -> bool {
+    match (before, versions) {
+        ([before], [version]) => before.superseded.or(version.superseded).is_none(),
+        _ => false,
+    }
+}
+
 /// How many versions of a key the index can hold at least.
 pub(crate) fn versions_max(key_bytes: usize) -> usize {
     (HEAP_WORDS / 2 / record_words(key_bytes, true)).min(SLOTS_MAX / 4)
@@ -139,10 +147,7 @@ impl Writing<'_> {
             None => self.sound(|this| versions_in(&this.node(leaf)?, key))?,
         };
         let is_removal = versions.iter().all(|version| before.contains(version));
-        let is_in_place = match (before.as_slice(), versions) {
-            ([before], [version]) => before.superseded.or(version.superseded).is_none(),
-            _ => false,
-        };
+        let is_in_place = is_in_place(&before, versions);
         if is_in_place {
             // It needs no block.
         } else if is_removal {

@@ -13,23 +13,26 @@ use crate::tree::NewEntries;
 impl Store {
     /// From now on writers, and compactions that can wait, leave what indexes may need.
     pub(super) fn leave_room_for_indexes(self: &Arc<Store>) {
-        let store = Arc::downgrade(self);
-        let last = AtomicU64::new(0);
-        let claimed = Arc::new(move |record_bytes: u64| {
-            let claimed = store.upgrade().and_then(|store| store.indexes_room_bytes(record_bytes));
-            claimed.inspect(|bytes| last.store(*bytes, Ordering::Relaxed));
-            claimed.unwrap_or(last.load(Ordering::Relaxed))
-        });
+        // Each of those who ask has an answer of its own while keyspaces come or go.
+        let claimed = || {
+            let (store, last) = (Arc::downgrade(self), AtomicU64::new(0));
+            move |record_bytes: u64| {
+                let store = store.upgrade();
+                let claimed = store.and_then(|store| store.indexes_room_bytes(record_bytes));
+                claimed.inspect(|bytes| last.store(*bytes, Ordering::Relaxed));
+                claimed.unwrap_or(last.load(Ordering::Relaxed))
+            }
+        };
         let space =
             |of: crate::base::error::Result<Option<crate::vfs::DiskSpace>>| of.ok().flatten();
         let own = space(self.vfs.journal_space(&self.path)).map(|space| space.total_bytes);
         let of_data = space(self.vfs.space(&self.path)).map(|space| space.total_bytes);
         if own == of_data {
-            let claimed = Arc::clone(&claimed);
+            let claimed = claimed();
             self.files.leave_claimed(move || claimed(0));
         }
         // Where the journal is, there are the indexes.
-        self.journal.leave_claimed(move |record_bytes| claimed(record_bytes));
+        self.journal.leave_claimed(claimed());
     }
 
     /// Bytes of memtables of which no table has been built; `None` while keyspaces come or go.

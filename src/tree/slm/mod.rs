@@ -43,6 +43,7 @@ mod receive;
 #[cfg(test)]
 mod reclaim_tests;
 mod registry;
+mod room;
 mod scattered;
 #[cfg(test)]
 mod scattered_tests;
@@ -60,7 +61,7 @@ use self::edit::Body;
 use self::index_file::{FoundIndex, OpenedIndex};
 pub(super) use self::kind::KIND;
 use self::level::{Level, LevelRefs};
-use self::merged_keys::keys_of;
+use self::merged_keys::{CHUNKS_BYTES_USUAL, keys_of};
 use self::parameters::Parameters;
 use self::places::{Pending, Places};
 use self::plan::Plan;
@@ -134,7 +135,8 @@ impl VersionedKind for Slm {
         let OpenedIndex { index, file, found } = index_file::open(context, body, records)?;
         let places = Arc::new(Places::new(index, file, found.is_some()));
         // Nothing is in the page cache yet.
-        let build_bytes = context.files.cache.capacity_bytes() / 8;
+        let pages_bytes = context.files.cache.capacity_bytes();
+        let build_bytes = (pages_bytes / 8).max(pages_bytes.min(CHUNKS_BYTES_USUAL));
         Ok(Slm { places, scattered: Arc::default(), found: Mutex::new(found), build_bytes })
     }
 

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::level::Level;
+use super::level_tables::LevelTable;
 use super::live_ranks::{LiveCounts, NOT_READY, UNCHANGED, WITHOUT_KEYS};
 use super::places::Places;
 use super::registry::{LevelKey, Numbered};
@@ -79,7 +80,10 @@ impl Places {
 
     /// Registers the tables of a level that has been opened.
     pub(super) fn register_all(&self, level: &Level) {
-        level.tables.iter().for_each(|it| self.register(&it.table, it.number));
+        for LevelTable { table, number, .. } in level.tables.iter() {
+            self.register(table, *number);
+            self.usual.lock().add(table);
+        }
         // The number after the last one that was given may be that of a table that has been removed since.
         let last = level.tables.iter().next_back().map(|it| it.number);
         self.registry.write().last = last.unwrap_or_default();

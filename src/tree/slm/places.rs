@@ -25,6 +25,7 @@ use super::level::Level;
 use super::live_ranks::LiveRanks;
 use super::marked::Marked;
 use super::registry::Registry;
+use super::room::{Lacking, RECORD_BYTES, UsualEntry};
 use super::versions::is_cut;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
@@ -111,46 +112,6 @@ pub(super) struct Rebuilt {
     pub(super) without_room: Option<Vec<u8>>,
 }
 
-/// The keys that a partial index lacks, as far as that is known, and their bytes.
-#[derive(Default)]
-pub(super) struct Lacking {
-    known: (u64, u64),
-    /// Those that a rebuild has found no room for, and that have come since it began.
-    since: Option<(u64, u64)>,
-}
-
-impl Lacking {
-    pub(super) fn add(&mut self, (keys, bytes): (u64, u64)) {
-        for sum in [Some(&mut self.known), self.since.as_mut()].into_iter().flatten() {
-            *sum = (sum.0 + keys, sum.1 + bytes);
-        }
-    }
-
-    /// What the rebuild before this one has not found is known now.
-    fn begin_rebuild(&mut self) {
-        if let Some(since) = self.since.replace((0, 0)) {
-            self.known = since;
-        }
-    }
-}
-
-/// The entries of the last memtable that came, on average.
-#[derive(Clone, Copy)]
-struct UsualEntry {
-    key_bytes: u64,
-    /// Of key and value.
-    entry_bytes: u64,
-}
-
-impl Default for UsualEntry {
-    fn default() -> UsualEntry {
-        UsualEntry { key_bytes: 16, entry_bytes: 48 }
-    }
-}
-
-/// Bytes of a record of the journal beside key and value, about.
-const RECORD_BYTES: u64 = 16;
-
 /// What readers need to know beside the index.
 #[derive(Clone, Default)]
 pub(super) struct State {
@@ -219,7 +180,7 @@ pub(in crate::tree) struct Places {
     /// The index has become partial since a rebuild began.
     has_lacked_room: AtomicBool,
     pub(super) lacking: Mutex<Lacking>,
-    usual: Mutex<UsualEntry>,
+    pub(super) usual: Mutex<UsualEntry>,
     pub(super) rebuilt: Mutex<Option<Rebuilt>>,
     /// Locked before `changes`.
     pub(super) catching_up: Mutex<CatchUp>,
@@ -324,11 +285,7 @@ impl Places {
 
     /// A table is about to become part of the tree.
     pub(super) fn begin(&self, pending: Arc<Pending>) {
-        if let (keys @ 1.., properties) = (pending.keys.len() as u64, pending.table.properties()) {
-            let key_bytes = pending.keys.key_bytes() as u64 / keys;
-            let entry_bytes = properties.entry_bytes() / properties.entries().max(1);
-            *self.usual.lock() = UsualEntry { key_bytes, entry_bytes: entry_bytes.max(key_bytes) };
-        }
+        self.usual.lock().add(&pending.table);
         let mut changes = self.changes.lock();
         match self.is_partial() {
             true => changes.push(pending),

@@ -22,6 +22,7 @@ use super::merged_keys::{CHUNKS_BYTES_USUAL, MergedKeys, keys_of};
 use super::places::{CatchUp, Counts, KeyVersions, Pending, Places, Rebuilt};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::location_index::is_in_place;
 
 /// Keys that are compared before others may change the index.
 const KEYS_AT_ONCE: usize = 64;
@@ -68,6 +69,7 @@ impl Rebuild {
             let result = self.compare(places, &mut counts);
             places.count(&mut counts);
             if !result? {
+                places.lacking.lock().end_pass();
                 return places.require_room().map(|()| false);
             }
         }
@@ -95,7 +97,10 @@ impl Rebuild {
                 let mut writing = places.write()?;
                 // The disk is not asked again for each of the other keys: the rebuild has failed.
                 let had_lacked = places.has_lacked_room();
-                let has_room = !had_lacked || writing.has_room(key);
+                let has_room = !had_lacked || writing.has_room(key) || {
+                    let before = places.versions_now(&mut writing, key)?;
+                    before == versions || is_in_place(&before, versions)
+                };
                 if has_room {
                     // What was there has not been counted.
                     places.set(&mut writing, counts, key, &[], versions)?;
@@ -216,7 +221,7 @@ impl Places {
 
     /// The rebuild has found no room for a key.
     fn note_without_room(&self, key: &[u8]) {
-        self.lacking.lock().add((1, key.len() as u64));
+        self.lacking.lock().add_unplaced(key);
         if let Some(rebuilt) = &mut *self.rebuilt.lock()
             && rebuilt.without_room.as_ref().is_none_or(|shortest| key.len() < shortest.len())
         {
