@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use super::state::KeyspaceState;
 use super::store::Store;
+use crate::base::error::Result;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::tree::NewEntries;
+use crate::vfs::DiskSpace;
 
 impl Store {
     /// From now on writers, and compactions that can wait, leave what indexes may need.
@@ -23,11 +25,10 @@ impl Store {
                 claimed.unwrap_or(last.load(Ordering::Relaxed))
             }
         };
-        let space =
-            |of: crate::base::error::Result<Option<crate::vfs::DiskSpace>>| of.ok().flatten();
-        let own = space(self.vfs.journal_space(&self.path)).map(|space| space.total_bytes);
-        let of_data = space(self.vfs.space(&self.path)).map(|space| space.total_bytes);
-        if own == of_data {
+        let total_bytes =
+            |space: Result<Option<DiskSpace>>| space.ok().flatten().map(|it| it.total_bytes);
+        let of_journal = total_bytes(self.vfs.journal_space(&self.path));
+        if of_journal == total_bytes(self.vfs.space(&self.path)) {
             let claimed = claimed();
             self.files.leave_claimed(move || claimed(0));
         }
