@@ -98,7 +98,8 @@ pub(crate) enum Room {
     /// For the journal, to log deletes: the reserve too, except what memtables and compactions
     /// need. Only these free space. If the journal filled the disk first, nothing could.
     ButForCompactions,
-    /// For indexes, which need it for what is in memtables: the reserve too, except what tables and deletes may need.
+    /// For indexes, which need it for what is in memtables: the reserve too, except what memtables and compactions may need, of
+    /// which it leaves half of the reserve at most.
     ForIndexes,
     /// For a compaction that frees space immediately: the reserve too, except what memtables need.
     ButForMemtables,
