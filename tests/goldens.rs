@@ -55,6 +55,9 @@ fn plain_options(kind: TreeKind) -> KeyspaceOptions {
 fn options(kind: TreeKind, name: &str) -> KeyspaceOptions {
     let options = with_fanout(plain_options(kind), 2);
     match name {
+        "packed" if kind == TreeKind::Slm => {
+            options.compression(Compression::Lz4).key_list_percent_max(100)
+        }
         "packed" => options.compression(Compression::Lz4),
         "merged" => options.merge_operator("append"),
         "blobs" => options.blob_bytes_min(100),

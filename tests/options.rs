@@ -60,7 +60,7 @@ fn all_changed(options: KeyspaceOptions) -> KeyspaceOptions {
     match changed.kind() {
         TreeKind::Flsm => changed.tables_per_guard_max(3).filters(false),
         TreeKind::Tph => changed.pieces_max(3).displacement(true).one_level(true),
-        TreeKind::Slm => changed.live_percent_min(60).leaf_scans(false),
+        TreeKind::Slm => changed.live_percent_min(60).leaf_scans(false).key_list_percent_max(9),
         _ => changed,
     }
 }

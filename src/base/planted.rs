@@ -583,6 +583,10 @@ bugs! {
         "Of a key with more versions than a leaf of the index holds, the oldest are forgotten.";
     SlmBelowIsAt, "slm-below-is-at", "location_index",
         "An iterator that goes backwards from the first key of a leaf of the index passes over the leaf before.";
+    KeyListOperandsForgotten, "key-list-operands-forgotten", "table",
+        "A table's list of keys does not say that all versions of a key are merge operands.";
+    KeyListLastKeyLost, "key-list-last-key-lost", "table",
+        "A table's list of keys ends before its last key.";
     SlmLaterLeafLeftOut, "slm-later-leaf-left-out", "tree",
         "Of the leaves of the index that a range query reads at once, the second one's keys are left out.";
 }

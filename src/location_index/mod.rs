@@ -7,7 +7,7 @@
 //! a node is split by writing its successors elsewhere and replacing it by one store of 8 bytes.
 //!
 //! Parts: [`LocationIndex`] (this file: reading), `write` (changes of one key), `restructure` (replacing nodes), `open`
-//! (creating, opening, recovery), `node` (the layout), `free_blocks`, `location`, `word`.
+//! (creating, opening, recovery), `load` (filling), `node` (the layout), `free_blocks`, `location`, `word`.
 //!
 //! Invariants:
 //! 1. The leaves are a list in the order of their keys, from the region's header on. Everything that a crash must not
@@ -25,6 +25,7 @@ mod format_tests;
 mod free_blocks;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
+mod load;
 mod location;
 mod node;
 mod open;
@@ -39,6 +40,7 @@ mod word;
 mod write;
 
 pub(crate) use self::Version as IndexVersion;
+pub(crate) use load::Load;
 pub(crate) use location::TABLE_MAX;
 pub(crate) use location::{LeafPlace, Location};
 #[cfg(test)]

@@ -180,7 +180,7 @@ impl LocationIndex {
 
 /// Builds the inner nodes of one level from left to right.
 #[derive(Default)]
-struct Level {
+pub(super) struct Level {
     records: Records,
     children: usize,
     first_key: Vec<u8>,
@@ -305,7 +305,7 @@ impl Writing<'_> {
     }
 
     /// Appends a node to the level above it.
-    fn append_child(
+    pub(super) fn append_child(
         &mut self,
         levels: &mut Vec<Level>,
         level: usize,
@@ -342,7 +342,7 @@ impl Writing<'_> {
         self.append_child(levels, level + 1, &done.first_key, block)
     }
 
-    fn finish_levels(&mut self, mut levels: Vec<Level>) -> Result<()> {
+    pub(super) fn finish_levels(&mut self, mut levels: Vec<Level>) -> Result<()> {
         let mut level = 0;
         while level + 1 < levels.len() {
             self.finish_node(&mut levels, level)?;

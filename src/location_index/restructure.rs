@@ -41,6 +41,10 @@ impl Records {
         self.ends.len()
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
     fn start(&self, record: usize) -> usize {
         if record == 0 { 0 } else { self.ends[record - 1] }
     }
@@ -79,6 +83,13 @@ impl Records {
     /// Whether there is room for a record of so many words.
     pub(super) fn has_room(&self, words: usize) -> bool {
         fits(self.words.len() + words, self.len() + 1)
+    }
+
+    /// Whether records of so many words more are too much for a leaf that is packed. One key always has room.
+    pub(super) fn would_overfill(&self, words: usize, records: usize) -> bool {
+        let is_packed =
+            self.words.len() + words <= PACKED_WORDS && self.len() + records <= PACKED_SLOTS;
+        !self.is_empty() && !is_packed
     }
 
     /// How many of the records a leaf is packed with.
@@ -149,23 +160,20 @@ impl Writing<'_> {
         // All versions of a key share the blocks of a long key.
         let mut key_block = key_blocks.first().copied();
         for (position, version) in versions.iter().enumerate() {
-            let mut words = std::mem::take(&mut records.words);
-            self.record_of(&mut words, key, *version, &mut key_block);
-            records.words = words;
-            records.note(position > 0);
+            self.push_version(&mut records, key, *version, &mut key_block, position > 0);
         }
         self.sound(|this| records.copy(&this.node(leaf)?, slot + before..count))?;
         if versions.is_empty() {
             self.freed.extend(key_blocks);
         }
-        if records.len() == 0 && self.is_only_leaf(leaf)? {
+        if records.is_empty() && self.is_only_leaf(leaf)? {
             return self.replace_leaves(leaf, leaf, vec![records]);
         }
         let appended =
             slot + before == count && self.sound(|this| this.node(leaf)?.next())?.is_none();
         let split = if is_removal { None } else { records.split(appended) };
         let parts = match split {
-            None if records.len() == 0 => Vec::new(),
+            None if records.is_empty() => Vec::new(),
             None => vec![records],
             Some(at) => self.split_records(records, at),
         };
@@ -176,6 +184,21 @@ impl Writing<'_> {
             self.join_if_small(leaf)?;
         }
         Ok(())
+    }
+
+    /// Appends a version of a key. `same_key`: the record before is of the same key.
+    pub(super) fn push_version(
+        &mut self,
+        records: &mut Records,
+        key: &[u8],
+        version: Version,
+        key_block: &mut Option<BlockNumber>,
+        same_key: bool,
+    ) {
+        let mut words = std::mem::take(&mut records.words);
+        self.record_of(&mut words, key, version, key_block);
+        records.words = words;
+        records.note(same_key);
     }
 
     fn split_records(&self, records: Records, at: usize) -> Vec<Records> {
@@ -434,7 +457,7 @@ impl Writing<'_> {
         // A node that loses a child is not split: a removal has room for one node on each level.
         let split = if children.len() < removed { None } else { records.split(false) };
         let parts = match split {
-            None if records.len() == 0 => Vec::new(),
+            None if records.is_empty() => Vec::new(),
             None => {
                 joined = self.join_with_next(depth, &mut records)?;
                 vec![records]

@@ -19,7 +19,7 @@ use std::cmp::Ordering;
 use std::hint::select_unpredictable;
 
 /// The keys of the sources in play.
-pub(super) trait Keys {
+pub(crate) trait Keys {
     /// The key that the source stands at; it has one.
     fn key(&self, source: usize) -> &[u8];
 }
@@ -32,7 +32,7 @@ const EXHAUSTED: u128 = u128::MAX;
 
 /// The tournament. Knows codes and orders; keys are asked for when codes do not decide.
 #[derive(Debug, Default)]
-pub(super) struct LoserTree {
+pub(crate) struct LoserTree {
     /// The winning source at 0, then the losers of the inner nodes 1..n; source `i`'s parent is
     /// node `(n + i) / 2`.
     nodes: Vec<u32>,
@@ -58,7 +58,7 @@ impl LoserTree {
 
     /// Starts anew with `count` sources. `order` gives the rank among equal keys of the entry that
     /// a source stands at, smaller first, or `None` if it stands nowhere.
-    pub(super) fn build(
+    pub(crate) fn build(
         &mut self,
         count: usize,
         backwards: bool,
@@ -93,7 +93,7 @@ impl LoserTree {
 
     /// The source that stands at the first entry (backwards: the last), if any stands somewhere.
     #[inline]
-    pub(super) fn winner(&self) -> Option<usize> {
+    pub(crate) fn winner(&self) -> Option<usize> {
         let source = *self.nodes.first()? as usize;
         (self.codes[source] != EXHAUSTED).then_some(source)
     }
@@ -121,13 +121,13 @@ impl LoserTree {
 
     /// Whether the winner's key equals the last winner's (the one remembered last).
     #[inline]
-    pub(super) fn winner_equals_base(&self) -> bool {
+    pub(crate) fn winner_equals_base(&self) -> bool {
         self.nodes.first().is_some_and(|&source| self.codes[source as usize] == EQUAL)
     }
 
     /// Makes the winner's key the base; to be called before its source moves.
     #[inline]
-    pub(super) fn remember_winner(&mut self, key: &[u8]) {
+    pub(crate) fn remember_winner(&mut self, key: &[u8]) {
         let code = self.codes[self.nodes[0] as usize];
         if code == EQUAL {
             return;
@@ -152,7 +152,7 @@ impl LoserTree {
     /// Plays again after the winner's source has moved from the remembered key on to a key of rank
     /// `order`, or to its end.
     #[inline]
-    pub(super) fn replace_winner(&mut self, keys: &impl Keys, moved_to: Option<(&[u8], u64)>) {
+    pub(crate) fn replace_winner(&mut self, keys: &impl Keys, moved_to: Option<(&[u8], u64)>) {
         let mut source = self.nodes[0];
         let mut code = EXHAUSTED;
         if let Some((key, order)) = moved_to {

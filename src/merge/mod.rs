@@ -23,6 +23,7 @@ mod test_support;
 pub(crate) use compaction::{Bottom, CompactionIterator, CompactionOptions};
 pub(crate) use contained::Contained;
 pub(crate) use iterator::{MergeIterator, MergeSource};
+pub(crate) use loser_tree::{Keys as SourceKeys, LoserTree};
 pub(crate) use operands::{Base, BlobReader, MergeContext, Operands};
 pub use operator::{Append, MergeOperator, U64Add};
 pub(crate) use versions::FoldLimits;

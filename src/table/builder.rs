@@ -16,6 +16,7 @@ use super::blob_pointer::BlobPointer;
 use super::footer::{FilterSection, Footer};
 use super::index::{LevelBuilder, PLAIN_SEPARATOR, Subtree};
 use super::key_list::KeyList;
+use super::key_list_page::{FILTER_KIND_KEYS, pages_of};
 use super::node::{FLAG_CONTINUES, FLAG_SPLIT, KIND_BITS, KIND_MASK, REST_TAG};
 use super::node_builder::{Measure, NodeBuilder, common_prefix};
 use super::page_kind;
@@ -51,8 +52,9 @@ pub(crate) enum TableFilter {
     Blocks,
     /// The local index of a piece of a TPH, with so many bytes of a signature for each key.
     Piece(Construction, u8),
-    /// Nothing: an index outside the table has its keys. The finished table has a list of them ([`Table::take_keys`]).
-    Listed,
+    /// None: an index outside the table has its keys. The finished table has a list of them ([`Table::take_keys`]), and its
+    /// file has it too, if that takes at most this percentage of what leaves take.
+    Listed(u8),
 }
 
 impl TableFilter {
@@ -60,7 +62,7 @@ impl TableFilter {
     pub(crate) fn entry_bytes(self) -> usize {
         match self {
             TableFilter::None => 0,
-            TableFilter::Listed => 0,
+            TableFilter::Listed(_) => 0,
             TableFilter::Blocks => 2,
             TableFilter::Piece(..) => 8,
         }
@@ -127,6 +129,8 @@ pub(crate) struct TableBuilder {
     piece: Option<PieceBuilder>,
     /// The keys and leaves, if they are to be listed.
     list: Option<KeyList>,
+    /// See [`TableFilter::Listed`].
+    list_percent_max: usize,
     sampler: KeySampler,
     /// The last key of the closed leaf, while the open leaf is empty.
     last_key: Vec<u8>,
@@ -190,9 +194,13 @@ impl TableBuilder {
                     Some(PieceBuilder::new(construction, signature_bytes))
                 }
                 TableFilter::None | TableFilter::Blocks => None,
-                TableFilter::Listed => None,
+                TableFilter::Listed(_) => None,
             },
-            list: (options.filter == TableFilter::Listed).then(KeyList::default),
+            list_percent_max: match options.filter {
+                TableFilter::Listed(percent) => usize::from(percent),
+                _ => 0,
+            },
+            list: matches!(options.filter, TableFilter::Listed(_)).then(KeyList::default),
             sampler: KeySampler::new(options.sample_limit),
             last_key: Vec::new(),
             page: Vec::new(),
@@ -495,6 +503,13 @@ impl TableBuilder {
         if let Some(piece) = self.piece.take() {
             let hash_id = self.writer.files().hasher.id();
             piece_index = Some(piece.write(hash_id, &mut self)?);
+        }
+        if let Some(list) = &self.list {
+            let leaf_bytes = self.leaf_units as usize * UNIT_BYTES;
+            let bytes_max = leaf_bytes * self.list_percent_max / 100;
+            for page in pages_of(list, self.properties.seqno_min, bytes_max).into_iter().flatten() {
+                self.append_filter_page(FILTER_KIND_KEYS, &page, false)?;
+            }
         }
         let (mut height, mut level) = (0, self.index);
         let root = match self.only_leaf {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use super::blob_pointer::BlobPointer;
 use super::index::{Child, PLAIN_SEPARATOR, child};
+use super::key_list_page::TableKey;
+use super::key_scan::StoredList;
 use super::leaf_cursor::{LeafCursor, Placed};
 use super::node::{
     FLAG_CONTINUES, FLAG_REST, FLAG_SPLIT, KIND_BITS, KIND_MASK, Node, Parsed, REST_TAG, Shape,
@@ -15,6 +17,7 @@ use super::reader::Table;
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
+use crate::base::limits::UNIT_BYTES;
 use crate::cache::{Compression, PagePointer, PageScan, ReadContext};
 use crate::filter::LoadedFilter;
 use crate::perfect_hash::{Found, PieceIndex, index_hash};
@@ -87,6 +90,33 @@ impl Totals {
     }
 }
 
+/// Compares the list of a table's keys with its leaves.
+struct ListCheck {
+    stored: StoredList,
+    listed: TableKey,
+    /// What the leaves have of the last key.
+    found: TableKey,
+}
+
+impl ListCheck {
+    fn new(stored: StoredList) -> ListCheck {
+        ListCheck { stored, listed: TableKey::none(), found: TableKey::none() }
+    }
+
+    /// All versions of the last key have been read, if there is one.
+    fn end_key(&mut self, table: &Table) -> Result<()> {
+        if self.found == TableKey::none() {
+            return Ok(());
+        }
+        let is_listed = self.stored.next(&mut self.listed)?;
+        if is_listed && self.listed == self.found {
+            return Ok(());
+        }
+        let (expected, found) = (format!("{:?}", self.found), format!("{:?}", self.listed));
+        Err(table.file.corrupt(table.footer.properties, "list of keys", expected, found))
+    }
+}
+
 struct Checker<'a> {
     table: &'a Table,
     leaves: PageScan,
@@ -99,6 +129,8 @@ struct Checker<'a> {
     /// The local index, if the table is a piece.
     piece: Option<&'a PieceIndex>,
     hash_sum: u64,
+    /// The list of keys, if the table has one.
+    list: Option<ListCheck>,
     context: ReadContext,
     /// Distinct keys.
     keys: u64,
@@ -119,6 +151,7 @@ impl Table {
             filter: self.filter.map(|filter| filter.load(&self.file)).transpose()?,
             piece: self.piece(&ReadContext::blocking())?,
             hash_sum: 0,
+            list: self.stored_list(CHUNK_UNITS as usize * UNIT_BYTES).map(ListCheck::new),
             context: ReadContext::blocking(),
             keys: 0,
             totals: Totals {
@@ -255,7 +288,8 @@ impl Checker<'_> {
         self.has_splits |= has_rest;
         let mut bytes = 0;
         for i in self.leaf.first()..self.leaf.entries() {
-            if self.leaf.place(i).map_err(damaged)? == Placed::Split {
+            let is_split = self.leaf.place(i).map_err(damaged)? == Placed::Split;
+            if is_split {
                 let next = self.leaves.peek_page()?;
                 let (_, next) = next.ok_or_else(|| damaged("end of a split value"))?;
                 self.leaf.join(next).map_err(damaged)?;
@@ -286,6 +320,15 @@ impl Checker<'_> {
                 if !is_right {
                     let found = format_args!("{found:?} for \"{}\"", entry.key.escape_ascii());
                     return Err(self.wrong(page, "index of a piece", found));
+                }
+            }
+            if let Some(list) = &mut self.list {
+                match continued {
+                    true => list.found.add(entry.seqno, entry.kind),
+                    false => {
+                        list.end_key(self.table)?;
+                        list.found.begin(entry.key, (page, is_split), entry.seqno, entry.kind);
+                    }
                 }
             }
             if let Err(what) = self.totals.add(&entry) {
@@ -346,6 +389,13 @@ impl Checker<'_> {
             if piece.keys() > self.keys || !is_right {
                 let found = format_args!("{}, with another sum", piece.keys());
                 return Err(table.file.corrupt(at, "hashes of a piece", self.keys, found));
+            }
+        }
+        if let Some(mut list) = self.list {
+            list.end_key(table)?;
+            if list.stored.next(&mut list.listed)? {
+                let found = list.listed.key.escape_ascii();
+                return Err(table.file.corrupt(at, "list of keys", "no more keys", found));
             }
         }
         if let Some(filter) = &self.filter {

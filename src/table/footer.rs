@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::key_list_page::FILTER_KIND_KEYS;
 use crate::base::codec::Decoder;
 use crate::base::error::Result;
 use crate::cache::PagePointer;
@@ -97,6 +98,10 @@ impl Footer {
         if is_known && (filter.pages == 0 || filter.units != filter.pages) {
             let found = format_args!("{} pages in {} units", filter.pages, filter.units);
             return Err(from.corrupt("filter section", "pages of one unit each", found));
+        }
+        // A page of the list of keys may be larger.
+        if filter.kind == FILTER_KIND_KEYS && !(1..=filter.units).contains(&filter.pages) {
+            return Err(from.corrupt("filter section", "pages", filter.pages));
         }
         let parts = [
             ("leaf units", 0, leaf_units),

@@ -17,11 +17,11 @@ use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::cache::{Compression, PagePointer};
 use crate::manifest::KeyspaceMeta;
 
-const TABLE: &str = include_str!("../../docs/format/table.md");
+pub(super) const TABLE: &str = include_str!("../../docs/format/table.md");
 const BLOB: &str = include_str!("../../docs/format/blob.md");
 
 /// The bytes of the first hex block after `heading`. Text after a `|` is a comment.
-fn example(document: &str, heading: &str) -> Vec<u8> {
+pub(super) fn example(document: &str, heading: &str) -> Vec<u8> {
     let (_, after) = document.split_once(heading).expect("the heading is in the document");
     let (_, block) = after.split_once("```hex\n").expect("a hex block follows");
     let (block, _) = block.split_once("```").expect("the block ends");

@@ -9,10 +9,13 @@ use super::blob_files::BlobFiles;
 use super::blob_writer::BlobWriter;
 use super::footer::{FilterSection, Footer};
 use super::index::{child, child_at_byte};
+use super::key_list_page::{KeyEncoder, ListLimits, TableKey, read_key};
+use super::key_scan::KeyScan;
 use super::leaf_cursor::{LeafCursor, Placed};
 use super::node::{KIND_BITS, Node, Shape};
 use super::properties::Properties;
 use super::{BlobPointer, Table, TableBuilder, TableFilter, TableOptions};
+use crate::base::codec::Decoder;
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::Result;
 use crate::base::fuzz::{FILE, Target, named, split_first};
@@ -23,10 +26,11 @@ use crate::cache::fuzz::{ID, bytes_of, data_files, with_file};
 use crate::cache::{Compression, FileType, PagePointer, ReadContext};
 use crate::perfect_hash::Construction;
 
-pub(crate) const TARGETS: [Target; 5] = [
+pub(crate) const TARGETS: [Target; 6] = [
     Target { name: "table-footer", run: footer, seeds: footer_seeds },
     Target { name: "table-properties", run: properties, seeds: properties_seeds },
     Target { name: "table-node", run: node, seeds: node_seeds },
+    Target { name: "table-key-list", run: key_list, seeds: key_list_seeds },
     Target { name: "blob", run: blob, seeds: blob_seeds },
     Target { name: "table", run: table, seeds: table_seeds },
 ];
@@ -232,6 +236,10 @@ fn walk(table: &Arc<Table>, seen: &mut u64) -> Result<()> {
         assert!(back < ENTRIES_MAX, "a table without beginning");
         cursor.prev()?;
     }
+    let mut keys = KeyScan::new(table, 1 << 16)?;
+    while keys.next()? {
+        assert!(table.first_key() <= keys.key().key.as_slice(), "a key before the first");
+    }
     let mut scan = table.scan(None, None, 1 << 16)?;
     while scan.entry().is_some() {
         scan.next()?;
@@ -247,7 +255,46 @@ fn table_seeds() -> Vec<Vec<u8>> {
     let packed = build(&sample_entries(400, 60), Compression::Lz4, 3, none).0;
     let filtered = build(&sample_entries(3000, 0), Compression::Lz4, 4, blocks).0;
     let piece = build(&sample_entries(900, 20), Compression::None, 5, piece).0;
-    [plain, high, packed, filtered, piece].map(|bytes| [&[0], &*bytes].concat()).to_vec()
+    let listed = build(&sample_entries(400, 60), Compression::None, 6, TableFilter::Listed(100)).0;
+    [plain, high, packed, filtered, piece, listed].map(|bytes| [&[0], &*bytes].concat()).to_vec()
+}
+
+/// A page of a list of keys: what is read of it can be written, and is the same then.
+fn key_list(data: &[u8]) {
+    let limits = ListLimits { leaf_units: 99, seqno_min: Seqno(7), seqno_max: Seqno(1 << 40) };
+    let read = |page: &[u8]| {
+        let mut from = Decoder::new(page, Path::new(FILE), 0);
+        let (mut key, mut keys) = (TableKey::none(), Vec::new());
+        while !from.is_empty() {
+            named(read_key(&mut from, keys.is_empty(), &limits, &mut key))?;
+            keys.push(key.clone());
+        }
+        Some(keys)
+    };
+    let Some(keys) = read(data) else { return };
+    assert!(keys.is_sorted_by(|a, b| a.key < b.key));
+    let mut encoder = KeyEncoder::new(limits.seqno_min);
+    for key in &keys {
+        encoder.add(&key.listed(), key.tombstones.get(1..).unwrap_or_default());
+    }
+    let pages = encoder.finish();
+    let again: Option<Vec<TableKey>> =
+        pages.iter().map(|page| read(page)).collect::<Option<Vec<_>>>().map(|it| it.concat());
+    assert_eq!(again, Some(keys));
+}
+
+fn key_list_seeds() -> Vec<Vec<u8>> {
+    let leaf = |unit| (PagePointer { unit, units: 1 }, unit == 3);
+    let mut encoder = KeyEncoder::new(Seqno(7));
+    for (at, kind) in [EntryKind::Put, EntryKind::Delete, EntryKind::Merge].into_iter().enumerate()
+    {
+        let mut key = TableKey::none();
+        key.begin(format!("key/{at:04}").as_bytes(), leaf(at as u32 + 2), Seqno(900), kind);
+        key.add(Seqno(800), EntryKind::Delete);
+        key.add(Seqno(600), kind);
+        encoder.add(&key.listed(), key.tombstones.get(1..).unwrap_or_default());
+    }
+    encoder.finish()
 }
 
 /// A flag, a pointer's length and offset, and a blob file.

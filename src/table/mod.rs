@@ -29,6 +29,8 @@ pub(crate) mod fuzz;
 mod hole;
 mod index;
 mod key_list;
+mod key_list_page;
+mod key_scan;
 mod leaf_cursor;
 mod leaf_stream;
 mod node;
@@ -50,6 +52,8 @@ mod filter_tests;
 #[cfg(test)]
 mod format_tests;
 #[cfg(test)]
+mod key_list_tests;
+#[cfg(test)]
 mod split_tests;
 #[cfg(test)]
 mod test_support;
@@ -66,7 +70,10 @@ pub(crate) use builder::{TableBuilder, TableOptions};
 pub(crate) use cursor::TableCursor;
 pub(crate) use filter::FilterUse;
 pub(crate) use hole::{Hole, HoleAt};
-pub(crate) use key_list::{KeyList, ListedKey};
+pub(crate) use key_list::{KeyList, ListedVersions};
+#[cfg(test)]
+pub(crate) use key_list_page::TableKey;
+pub(crate) use key_scan::KeyScan;
 pub(crate) use leaf_stream::LeafStream;
 pub(crate) use properties::Origin;
 pub(crate) use reader::{Table, rest_page};

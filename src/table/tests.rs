@@ -54,7 +54,7 @@ fn kind(random: &mut SplitMix) -> EntryKind {
 }
 
 /// Entries of one of several distributions.
-fn generate(random: &mut SplitMix, character: u64) -> Vec<Entry> {
+pub(super) fn generate(random: &mut SplitMix, character: u64) -> Vec<Entry> {
     let most = [3, 300, 1500][random.below(3) as usize];
     let count = 1 + random.below(most) as usize;
     let mut entries = Vec::new();
@@ -553,11 +553,11 @@ fn the_filter_section_is_found_again() {
     let payloads = [vec![1; 100], vec![2; 9000], vec![3; 4072]];
     let pointers: Vec<_> = payloads
         .iter()
-        .map(|payload| builder.append_filter_page(3, payload, true).unwrap())
+        .map(|payload| builder.append_filter_page(9, payload, true).unwrap())
         .collect();
     let table = builder.finish().unwrap();
     let filter = table.footer.filter;
-    assert_eq!((filter.kind, filter.pages, filter.units), (3, 3, 5));
+    assert_eq!((filter.kind, filter.pages, filter.units), (9, 3, 5));
     assert_eq!(filter.first_unit, pointers[0].unit);
     for (pointer, payload) in pointers.iter().zip(&payloads) {
         assert_eq!(table.pages().read_uncached(*pointer).unwrap(), *payload);

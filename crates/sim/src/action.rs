@@ -390,6 +390,7 @@ impl Options {
         let options = with_own(options, "pieces_max", self.tables_per_guard_max);
         let options = with_own(options, "displacement", u32::from(!self.filters));
         let options = with_own(options, "one_level", self.tables_per_guard_max % 2);
+        let options = with_own(options, "key_list_percent_max", u32::from(self.filters) * 100);
         let options = with_own(options, "without_filters", u32::from(!self.filters))
             .compression(self.compression)
             .blob_bytes_min(self.blob_bytes_min)

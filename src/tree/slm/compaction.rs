@@ -28,7 +28,7 @@ use crate::base::sync::Mutex;
 use crate::base::sync::atomic::Ordering;
 use crate::jobs::Step;
 use crate::merge::{Bottom, CompactionIterator};
-use crate::table::{Table, TableFilter};
+use crate::table::Table;
 use crate::tree::live::Dead;
 use crate::tree::outlook::{Outlook, Staying};
 use crate::tree::output::TableOutput;
@@ -231,7 +231,8 @@ impl CompactionJob {
                 Some(output) => output,
                 none => {
                     let context = &self.tree.context;
-                    none.insert(self.compaction.output(context, TableFilter::Listed)?)
+                    let filter = self.tree.version.load().parameters.filter();
+                    none.insert(self.compaction.output(context, filter)?)
                 }
             };
             let hash = self.tree.context.files.hasher.hash(entry.key);

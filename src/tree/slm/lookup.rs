@@ -84,7 +84,7 @@ impl Lookup<'_> {
             return Ok(None);
         }
         if let Some(listed) = pending.iter().rev().find_map(|it| it.keys.find(self.key)) {
-            let (newest, kind) = listed.newest;
+            let (newest, kind) = listed.versions.newest;
             return Ok((newest <= self.newest()).then_some(kind != EntryKind::Delete));
         }
         let is_seen = |version: &&IndexVersion| {
@@ -140,7 +140,7 @@ impl Lookup<'_> {
             let oldest_first = planted(Bug::SlmOldestPendingFirst);
             let pending = &pending[if oldest_first { pending.len() - 1 - at } else { at }];
             if let Some(listed) = pending.keys.find(self.key) {
-                match self.read((&pending.table, true), Some(listed.leaf), found, f)? {
+                match self.read((&pending.table, true), Some(listed.versions.leaf), found, f)? {
                     Met::Returned => return Ok(Followed::Returned),
                     Met::All => return Ok(Followed::All),
                     Met::Some | Met::Unheld => {}

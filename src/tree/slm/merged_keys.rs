@@ -7,17 +7,17 @@
 //!    something else deletes a version, a compaction writes a tombstone of that number: a table that has as old ones, and was
 //!    made before, has taken in nothing.
 
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use super::level::Level;
 use super::level_tables::LevelTable;
-use super::versions::{over, supersede};
+use super::versions::{location, over, supersede};
 use crate::base::entry::EntryKind;
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::location_index::IndexVersion;
-use crate::table::{KeyList, Table, TableScan};
+use crate::merge::{LoserTree, SourceKeys};
+use crate::table::{KeyList, KeyScan, ListedVersions, Table};
 
 /// Bytes that are read at once of a table whose keys are to be listed.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -31,148 +31,101 @@ pub(super) fn keys_of(table: &Arc<Table>) -> Result<KeyList> {
     if let Some(keys) = table.take_keys() {
         return Ok(keys);
     }
-    let mut scan = table.scan(None, None, CHUNK_BYTES)?;
+    let mut scan = KeyScan::new(table, CHUNK_BYTES)?;
     let mut keys = KeyList::default();
-    while next_key(&mut scan, &mut keys, &mut |_, _| {})? {}
-    Ok(keys)
-}
-
-/// Adds the next key of a scan to a list. `each` gets its versions, newest first.
-fn next_key(
-    scan: &mut TableScan,
-    keys: &mut KeyList,
-    each: &mut dyn FnMut(Seqno, EntryKind),
-) -> Result<bool> {
-    let Some(entry) = scan.entry() else { return Ok(false) };
-    let key = entry.key.to_vec();
-    keys.push(&key, scan.leaf(), entry.seqno, entry.kind);
-    each(entry.seqno, entry.kind);
-    loop {
-        scan.next()?;
-        let Some(entry) = scan.entry().filter(|entry| entry.key == key) else { return Ok(true) };
-        keys.add_version(entry.seqno, entry.kind);
-        each(entry.seqno, entry.kind);
+    while scan.next()? {
+        keys.push(&scan.key().listed());
     }
+    Ok(keys)
 }
 
 /// What a table has of a key.
 struct OfTable {
     number: u32,
     creation: u64,
-    /// It has one key.
-    keys: KeyList,
+    versions: ListedVersions,
     /// The numbers of the key's tombstones, newest first, if it has nothing else here.
     tombstones: Vec<Seqno>,
 }
 
-impl OfTable {
-    fn new(number: u32, creation: u64) -> OfTable {
-        OfTable { number, creation, keys: KeyList::default(), tombstones: Vec::new() }
-    }
-
-    /// Has what `read` adds to the list, whose second parameter is called with each version.
-    fn read(
-        &mut self,
-        read: impl FnOnce(&mut KeyList, &mut dyn FnMut(Seqno, EntryKind)) -> Result<bool>,
-    ) -> Result<bool> {
-        self.keys = KeyList::default();
-        self.tombstones.clear();
-        let (tombstones, mut has_others) = (&mut self.tombstones, false);
-        read(&mut self.keys, &mut |seqno, kind| {
-            has_others |= kind != EntryKind::Delete;
-            match has_others {
-                true => tombstones.clear(),
-                false => tombstones.push(seqno),
-            }
-        })
-    }
-
-    fn newest(&self) -> Seqno {
-        self.keys.get(0).map_or(Seqno(0), |listed| listed.newest.0)
-    }
-
-    fn order(&self) -> (&[u8], Seqno, u64) {
-        let key = self.keys.get(0).map_or(&[][..], |listed| listed.key);
-        (key, self.newest(), self.creation)
-    }
-}
-
 /// The versions of a key that are needed, newest first, and the number of its newest entry. The tables with the key come in
 /// the order of their newest versions, and equally new ones as they were made.
-fn merged(of_key: &[&OfTable], snapshots: &[Seqno]) -> (Vec<IndexVersion>, Seqno) {
+fn merged(of_key: &[OfTable], snapshots: &[Seqno], versions: &mut Vec<IndexVersion>) -> Seqno {
+    versions.clear();
+    if let [OfTable { number, versions: listed, .. }] = of_key
+        && listed.newest.1 != EntryKind::Delete
+    {
+        let location = location(listed, *number, false);
+        versions.push(IndexVersion { location, superseded: None });
+        return listed.newest.0;
+    }
     let tombstones = of_key.iter().flat_map(|it| it.tombstones.iter().copied());
     let mut tombstones: Vec<Seqno> = tombstones.collect();
     tombstones.sort_unstable();
     tombstones.dedup();
     let mut tombstones = tombstones.into_iter().peekable();
-    let (mut versions, mut newest) = (Vec::new(), Seqno(0));
+    let mut newest = Seqno(0);
     for of_table in of_key.iter().filter(|it| it.tombstones.is_empty()) {
-        let Some(listed) = of_table.keys.get(0) else { continue };
+        let listed = &of_table.versions;
         while let Some(tombstone) = tombstones.next_if(|it| *it < listed.newest.0) {
-            supersede(&mut versions, 0, Some(tombstone), snapshots);
+            supersede(versions, 0, Some(tombstone), snapshots);
         }
         // A compaction has taken these in, whose table has stayed.
         let is_taken_in = |version: &IndexVersion| {
             let taken_in = of_key.iter().filter(|other| other.creation < of_table.creation);
-            let mut taken_in = taken_in.filter(|other| other.newest() >= listed.oldest.0);
+            let mut taken_in = taken_in.filter(|other| other.versions.newest.0 >= listed.oldest.0);
             taken_in.any(|other| other.number == version.location.table)
         };
         versions.retain(|version| !is_taken_in(version));
-        versions = over(&listed, of_table.number, &versions, snapshots);
+        *versions = over(listed, of_table.number, versions, snapshots);
         newest = listed.newest.0;
     }
     for tombstone in tombstones {
-        supersede(&mut versions, 0, Some(tombstone), snapshots);
+        supersede(versions, 0, Some(tombstone), snapshots);
         newest = newest.max(tombstone);
     }
-    (versions, newest)
+    newest
 }
 
-/// A table that is read key by key: the least key first, of one key the oldest versions first, and of equally old
-/// ones the older table.
-struct Next {
-    of_table: OfTable,
-    scan: Box<TableScan>,
+/// A table that is read key by key.
+struct Source {
+    number: u32,
+    creation: u64,
+    keys: KeyScan,
 }
 
-impl Next {
-    /// Goes to the next key. Returns false at the end.
-    fn advance(&mut self) -> Result<bool> {
-        self.of_table.read(|keys, each| next_key(&mut self.scan, keys, each))
+impl Source {
+    /// The key that it is at, and its rank among the sources with that key: the oldest versions first. Of equally old ones, the
+    /// source comes first that is first in the order of sources.
+    fn place(&self) -> (&[u8], u64) {
+        let key = self.keys.key();
+        (&key.key, key.versions.newest.0.0)
     }
 
-    fn order(&self) -> (&[u8], Seqno, u64) {
-        self.of_table.order()
-    }
-}
-
-impl Ord for Next {
-    fn cmp(&self, other: &Next) -> std::cmp::Ordering {
-        other.order().cmp(&self.order())
+    fn of_table(&self) -> OfTable {
+        let key = self.keys.key();
+        let (versions, tombstones) = (key.versions, key.tombstones.clone());
+        OfTable { number: self.number, creation: self.creation, versions, tombstones }
     }
 }
 
-impl PartialOrd for Next {
-    fn partial_cmp(&self, other: &Next) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
+/// In the order in which their tables were made.
+struct Sources(Vec<Source>);
+
+impl SourceKeys for Sources {
+    fn key(&self, source: usize) -> &[u8] {
+        self.0[source].place().0
     }
 }
-
-impl PartialEq for Next {
-    fn eq(&self, other: &Next) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Next {}
 
 /// The keys of a level's tables, in their order, each with the versions that are needed.
 pub(super) struct MergedKeys {
     /// The snapshots that need versions.
     snapshots: Vec<Seqno>,
-    next: BinaryHeap<Next>,
-    /// The tables that have the key, as they came.
-    of_key: Vec<Next>,
+    sources: Sources,
+    order: LoserTree,
+    /// What the tables have of the key, as they came.
+    of_key: Vec<OfTable>,
     key: Vec<u8>,
     versions: Vec<IndexVersion>,
     newest: Seqno,
@@ -185,41 +138,46 @@ impl MergedKeys {
         snapshots: Vec<Seqno>,
         chunks_bytes: u64,
     ) -> Result<MergedKeys> {
-        let mut next = BinaryHeap::with_capacity(level.tables.len());
         let chunk_bytes = chunks_bytes / level.tables.len().max(1) as u64;
         let chunk_bytes = (chunk_bytes as usize).clamp(4096, CHUNK_BYTES_MAX);
+        let mut sources = Vec::with_capacity(level.tables.len());
         for LevelTable { table, number, .. } in level.tables.iter() {
-            let scan = table.scan(None, None, chunk_bytes)?;
-            let of_table = OfTable::new(*number, table.properties().creation);
-            let mut first = Next { of_table, scan: Box::new(scan) };
-            if first.advance()? {
-                next.push(first);
+            let (number, creation) = (*number, table.properties().creation);
+            let mut source = Source { number, creation, keys: KeyScan::new(table, chunk_bytes)? };
+            if source.keys.next()? {
+                sources.push(source);
             }
         }
+        sources.sort_by_key(|source| source.creation);
+        let sources = Sources(sources);
+        let mut order = LoserTree::default();
+        let rank = |source: usize| Some(sources.0[source].place().1);
+        order.build(sources.0.len(), false, &sources, rank);
         let (of_key, key, versions) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(MergedKeys { snapshots, next, of_key, key, versions, newest: Seqno(0) })
+        Ok(MergedKeys { snapshots, sources, order, of_key, key, versions, newest: Seqno(0) })
     }
 
     /// Goes to the next key that has versions. Returns false at the end.
     pub(super) fn next(&mut self) -> Result<bool> {
-        loop {
-            let Some(first) = self.next.peek() else { return Ok(false) };
+        while let Some(first) = self.order.winner() {
             self.key.clear();
-            self.key.extend_from_slice(first.order().0);
-            while self.next.peek().is_some_and(|next| next.order().0 == self.key) {
-                self.of_key.extend(self.next.pop());
+            self.key.extend_from_slice(self.sources.key(first));
+            self.order.remember_winner(&self.key);
+            self.of_key.clear();
+            let mut next = Some(first);
+            while let Some(source) = next {
+                self.of_key.push(self.sources.0[source].of_table());
+                let is_at_key = self.sources.0[source].keys.next()?;
+                let place = is_at_key.then(|| self.sources.0[source].place());
+                self.order.replace_winner(&self.sources, place);
+                next = self.order.winner().filter(|_| self.order.winner_equals_base());
             }
-            let of_key: Vec<&OfTable> = self.of_key.iter().map(|it| &it.of_table).collect();
-            (self.versions, self.newest) = merged(&of_key, &self.snapshots);
-            for mut of_table in self.of_key.drain(..) {
-                if of_table.advance()? {
-                    self.next.push(of_table);
-                }
-            }
+            self.newest = merged(&self.of_key, &self.snapshots, &mut self.versions);
             if !self.versions.is_empty() {
                 return Ok(true);
             }
         }
+        Ok(false)
     }
 
     pub(super) fn key(&self) -> &[u8] {
@@ -243,31 +201,26 @@ mod tests {
 
     use super::*;
     use crate::cache::PagePointer;
+    use crate::table::TableKey;
 
     /// A table with versions of a key, newest first.
     fn table((number, creation): (u32, u64), versions: &[(u64, EntryKind)]) -> OfTable {
-        let mut of_table = OfTable::new(number, creation);
-        let read = |keys: &mut KeyList, each: &mut dyn FnMut(Seqno, EntryKind)| {
-            let leaf = (PagePointer { unit: 0, units: 1 }, false);
-            for (at, (seqno, kind)) in versions.iter().enumerate() {
-                match at {
-                    0 => keys.push(b"k", leaf, Seqno(*seqno), *kind),
-                    _ => keys.add_version(Seqno(*seqno), *kind),
-                }
-                each(Seqno(*seqno), *kind);
+        let (mut key, leaf) = (TableKey::none(), PagePointer { unit: 0, units: 1 });
+        for (at, (seqno, kind)) in versions.iter().enumerate() {
+            match at {
+                0 => key.begin(b"k", (leaf, false), Seqno(*seqno), *kind),
+                _ => key.add(Seqno(*seqno), *kind),
             }
-            Ok(true)
-        };
-        assert!(of_table.read(read).unwrap());
-        of_table
+        }
+        OfTable { number, creation, versions: key.versions, tombstones: key.tombstones }
     }
 
     /// The tables that are named, and what supersedes them.
     fn named(mut tables: Vec<OfTable>, snapshots: &[u64]) -> Vec<(u32, Option<u64>)> {
-        tables.sort_by(|a, b| a.order().cmp(&b.order()));
-        let of_key: Vec<&OfTable> = tables.iter().collect();
+        tables.sort_by_key(|it| (it.versions.newest.0, it.creation));
         let snapshots: Vec<Seqno> = snapshots.iter().copied().map(Seqno).collect();
-        let (versions, _) = merged(&of_key, &snapshots);
+        let mut versions = Vec::new();
+        merged(&tables, &snapshots, &mut versions);
         let named = |it: &IndexVersion| (it.location.table, it.superseded.map(|seqno| seqno.0));
         versions.iter().map(named).collect()
     }

@@ -77,7 +77,7 @@ use super::{
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::sync::Mutex;
-use crate::table::{Table, TableFilter};
+use crate::table::Table;
 
 /// If so many memtables are not in the index, the next one waits until one of them is.
 const PENDING_MAX: usize = 3;
@@ -178,7 +178,8 @@ impl VersionedKind for Slm {
     }
 
     fn pack(tree: &SlmTree, entries: &mut dyn PackSource) -> Result<(PackedTable, PackedBytes)> {
-        let (table, bytes) = pack_table(&tree.context, TableFilter::Listed, entries, |_| {})?;
+        let filter = tree.version.load().parameters.filter();
+        let (table, bytes) = pack_table(&tree.context, filter, entries, |_| {})?;
         let places = &tree.own.places;
         let (number, index) = (places.next_number()?, places.file_id());
         Ok((PackedTable { table, number, index }, bytes))

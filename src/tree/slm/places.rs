@@ -34,7 +34,7 @@ use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, RwLock};
 use crate::cache::PagePointer;
 use crate::location_index::{
-    IndexVersion, LeafAt, LeafEntries, LeafPlace, LocationIndex, NearLeaf, Writing, pack,
+    IndexVersion, LeafAt, LeafEntries, LeafPlace, Load, LocationIndex, NearLeaf, Writing, pack,
     versions_max,
 };
 use crate::table::{KeyList, Table};
@@ -592,22 +592,15 @@ impl Places {
         before: &[IndexVersion],
         after: &[IndexVersion],
     ) -> Result<()> {
-        let most = versions_max(key.len()).max(1);
-        let set = match after.get(..most).filter(|_| after.len() > most) {
+        let set = match cut(key, after) {
             None => {
                 let set = writing.set(key, after);
-                if before.len() > most && set.is_ok() {
+                if before.len() > versions_max(key.len()).max(1) && set.is_ok() {
                     self.forget_many(|many| drop(many.remove(key)));
                 }
                 set
             }
             Some(newest) => {
-                let mut newest = newest.to_vec();
-                newest
-                    .iter_mut()
-                    .next_back()
-                    .into_iter()
-                    .for_each(|last| last.location.is_operand = true);
                 let mut many = self.many.lock();
                 // They are in memory alone.
                 self.file.iter().for_each(|file| file.set_exceeded(true));
@@ -628,6 +621,30 @@ impl Places {
         };
         counts.count(before, if planted(Bug::SlmDeadCountedTwice) { -2 } else { -1 });
         counts.count(after, 1);
+        Ok(())
+    }
+
+    /// Adds a key, which is greater than all before, to an index that is being filled.
+    ///
+    /// # Errors
+    /// `Full` if there is no room for it.
+    pub(super) fn load_key(
+        &self,
+        writing: &mut Writing<'_>,
+        load: &mut Load,
+        counts: &mut Counts,
+        key: &[u8],
+        versions: &[IndexVersion],
+    ) -> Result<()> {
+        match cut(key, versions) {
+            None => writing.load(load, key, versions)?,
+            Some(newest) => {
+                writing.load(load, key, &newest)?;
+                self.file.iter().for_each(|file| file.set_exceeded(true));
+                self.many.lock().insert(key.to_vec(), versions.to_vec());
+            }
+        }
+        counts.count(versions, 1);
         Ok(())
     }
 
@@ -739,6 +756,14 @@ impl Places {
     pub(super) fn trim_index(&self) {
         self.file.iter().for_each(IndexFile::trim_memory);
     }
+}
+
+/// What the index has of a key's versions, if they are more than it can have of a key.
+fn cut(key: &[u8], versions: &[IndexVersion]) -> Option<Vec<IndexVersion>> {
+    let most = versions_max(key.len()).max(1);
+    let mut newest = versions.get(..most).filter(|_| versions.len() > most)?.to_vec();
+    newest.last_mut()?.location.is_operand = true;
+    Some(newest)
 }
 
 /// The snapshots, without the newest state, which is the last of a list.

@@ -14,11 +14,11 @@ use super::merged_keys::{MergedKeys, keys_of};
 use super::places::{Counts, Pending, Places, Receiving, held};
 use super::versions::{is_cut, location, over, without_end};
 use crate::base::entry::EntryKind;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::Ordering;
-use crate::location_index::IndexVersion;
+use crate::location_index::{IndexVersion, Load};
 use crate::table::KeyList;
 
 /// What has been received.
@@ -86,23 +86,39 @@ impl Places {
         self.register_all(level);
         let mut counts = Counts::default();
         let mut keys = MergedKeys::new(level, vec![Seqno::MAX], chunks_bytes)?;
-        let mut has_next = keys.next()?;
-        while has_next {
-            let mut writing = self.write()?;
-            for _ in 0..KEYS_AT_ONCE {
-                if has_next {
-                    self.set(&mut writing, &mut counts, keys.key(), &[], keys.versions())?;
-                    has_next = keys.next()?;
-                }
-            }
-        }
+        let mut load = Load::default();
+        let loaded = self.load(&mut load, &mut keys, &mut counts);
+        // The index is in order, whatever it lacks.
+        self.write()?.end_load(load)?;
         self.count(&mut counts);
+        if !loaded? {
+            self.distrust();
+        }
         for placed in level.tables.iter() {
             self.set_named(placed.number);
             self.set_ready(placed.number);
         }
         self.built(flushed, level.tables.is_empty());
         Ok(())
+    }
+
+    /// Returns false if there was no room for all keys.
+    fn load(&self, load: &mut Load, keys: &mut MergedKeys, counts: &mut Counts) -> Result<bool> {
+        let mut has_next = keys.next()?;
+        while has_next {
+            let mut writing = self.write()?;
+            for _ in 0..KEYS_AT_ONCE {
+                if !has_next {
+                    break;
+                }
+                match self.load_key(&mut writing, load, counts, keys.key(), keys.versions()) {
+                    Err(Error::Full { .. }) => return Ok(false),
+                    loaded => loaded?,
+                }
+                has_next = keys.next()?;
+            }
+        }
+        Ok(true)
     }
 
     /// Puts at most so many keys of a table into the index. Returns true at its end.
@@ -167,7 +183,7 @@ impl Places {
                 if before.first().is_some_and(|it| it.location.table == pending.number) {
                     continue;
                 }
-                let after = over(&listed, pending.number, &before, snapshots);
+                let after = over(&listed.versions, pending.number, &before, snapshots);
                 self.set(&mut writing, &mut counts, listed.key, &before, &after)?;
                 self.mark(listed.key, &after, since, held);
             }
@@ -230,12 +246,12 @@ impl Places {
             let set = listed.try_for_each(|(at, listed)| {
                 let before = self.versions_now(&mut writing, listed.key)?;
                 let first = first_of(&before, made_of(listed.key));
-                let (newest, kind) = listed.newest;
-                let is_deleted = kind == EntryKind::Delete && listed.versions == 1;
+                let (newest, kind) = listed.versions.newest;
+                let is_deleted = kind == EntryKind::Delete && listed.versions.count == 1;
                 // Several tombstones of a key are no value either.
                 had += u64::from(!is_deleted && were_live.get(at).is_some_and(|was| *was));
                 let Some(version) = before.get(first) else { return Ok(()) };
-                let location = location(&listed, number, is_cut(&before));
+                let location = location(&listed.versions, number, is_cut(&before));
                 let mut is_new = false;
                 let after = if is_deleted {
                     without_end(&before, first)

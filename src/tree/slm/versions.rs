@@ -7,15 +7,15 @@ use crate::base::entry::EntryKind;
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::location_index::{IndexVersion, LeafPlace, Location};
-use crate::table::ListedKey;
+use crate::table::ListedVersions;
 
 /// Whether there are more versions than these.
 pub(super) fn is_cut(versions: &[IndexVersion]) -> bool {
     versions.last().is_some_and(|oldest| oldest.location.is_operand)
 }
 
-/// Where a listed key's versions are in the table of a number. `has_older`: older ones are needed and in the index.
-pub(super) fn location(listed: &ListedKey<'_>, number: u32, has_older: bool) -> Location {
+/// Where a key's versions are in the table of a number. `has_older`: older ones are needed and in the index.
+pub(super) fn location(listed: &ListedVersions, number: u32, has_older: bool) -> Location {
     let (page, is_split) = listed.leaf;
     let leaf = LeafPlace { unit: page.unit, units: page.units, is_split };
     Location::new(number, leaf, listed.oldest.1.is_operand() && has_older)
@@ -23,7 +23,7 @@ pub(super) fn location(listed: &ListedKey<'_>, number: u32, has_older: bool) -> 
 
 /// The versions of a key once a table has younger ones, for the snapshots that there are.
 pub(super) fn over(
-    listed: &ListedKey<'_>,
+    listed: &ListedVersions,
     number: u32,
     before: &[IndexVersion],
     snapshots: &[Seqno],
@@ -33,7 +33,7 @@ pub(super) fn over(
     let (newest, kind) = listed.newest;
     if kind != EntryKind::Delete {
         versions.push(IndexVersion { location, superseded: None });
-    } else if listed.versions > 1 {
+    } else if listed.count > 1 {
         versions.push(IndexVersion { location, superseded: Some(newest) });
     }
     let below = versions.len();
@@ -100,7 +100,7 @@ pub(super) fn without_end(versions: &[IndexVersion], count: usize) -> Vec<IndexV
 mod tests {
     use super::*;
     use crate::cache::PagePointer;
-    use crate::table::KeyList;
+    use crate::table::TableKey;
 
     /// A version in table `table`; `needs_older`: it begins with operands.
     fn version(table: u32, superseded: Option<u64>, needs_older: bool) -> IndexVersion {
@@ -154,28 +154,22 @@ mod tests {
         assert_eq!(cut, [version(2, None, false)]);
     }
 
-    fn list(versions: &[(u64, EntryKind)]) -> KeyList {
-        let mut keys = KeyList::default();
+    fn listed(versions: &[(u64, EntryKind)]) -> ListedVersions {
+        let (mut key, leaf) = (TableKey::none(), PagePointer { unit: 0, units: 1 });
         for (at, (seqno, kind)) in versions.iter().enumerate() {
             match at {
-                0 => keys.push(
-                    b"k",
-                    (PagePointer { unit: 0, units: 1 }, false),
-                    Seqno(*seqno),
-                    *kind,
-                ),
-                _ => keys.add_version(Seqno(*seqno), *kind),
+                0 => key.begin(b"k", (leaf, false), Seqno(*seqno), *kind),
+                _ => key.add(Seqno(*seqno), *kind),
             }
         }
-        keys
+        key.versions
     }
 
     /// Of a memtable with several versions, the oldest that is no operand supersedes what is older. That the newest did
     /// showed a deleted value to a snapshot between them.
     #[test]
     fn the_oldest_put_or_delete_of_a_memtable_supersedes_what_is_older() {
-        let keys = list(&[(52, EntryKind::Put), (46, EntryKind::Delete)]);
-        let listed = keys.get(0).unwrap();
+        let listed = listed(&[(52, EntryKind::Put), (46, EntryKind::Delete)]);
         let after = over(&listed, 2, &[version(1, None, false)], &[Seqno(20), Seqno(60)]);
         assert_eq!(after, [version(2, None, false), version(1, Some(46), false)]);
         let after = over(&listed, 2, &[version(1, None, false)], &[Seqno(47), Seqno(60)]);
@@ -184,15 +178,17 @@ mod tests {
 
     #[test]
     fn a_tombstone_has_no_place_and_operands_have_one_above_what_they_need() {
-        let keys = list(&[(52, EntryKind::Delete)]);
-        let listed = keys.get(0).unwrap();
-        assert_eq!(over(&listed, 2, &[version(1, None, false)], &[Seqno(60)]), []);
-        let after = over(&listed, 2, &[version(1, None, false)], &[Seqno(20), Seqno(60)]);
+        let deleted = listed(&[(52, EntryKind::Delete)]);
+        assert_eq!(over(&deleted, 2, &[version(1, None, false)], &[Seqno(60)]), []);
+        let after = over(&deleted, 2, &[version(1, None, false)], &[Seqno(20), Seqno(60)]);
         assert_eq!(after, [version(1, Some(52), false)]);
-        let keys = list(&[(52, EntryKind::Merge)]);
-        let listed = keys.get(0).unwrap();
-        let after = over(&listed, 2, &[version(1, None, false)], &[Seqno(60)]);
+        let operand = listed(&[(52, EntryKind::Merge)]);
+        let after = over(&operand, 2, &[version(1, None, false)], &[Seqno(60)]);
         assert_eq!(after, [version(2, None, true), version(1, None, false)]);
-        assert_eq!(over(&listed, 2, &[], &[Seqno(60)]), [version(2, None, false)], "nothing below");
+        assert_eq!(
+            over(&operand, 2, &[], &[Seqno(60)]),
+            [version(2, None, false)],
+            "nothing below"
+        );
     }
 }

@@ -112,6 +112,7 @@ impl Upkeep {
             let options = with_own(options, "pieces_max", tables);
             let options = with_own(options, "displacement", filters);
             let options = with_own(options, "one_level", tables % 2);
+            let options = with_own(options, "key_list_percent_max", filters * 100);
             let options = with_own(options, "without_filters", filters);
             options.blob_bytes_min(blobs).space_amplification_max(times)
         };

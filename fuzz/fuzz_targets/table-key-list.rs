@@ -1,0 +1,2 @@
+#![no_main]
+spinney_fuzz::target!("table-key-list");
