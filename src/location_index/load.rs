@@ -15,6 +15,10 @@ use crate::base::error::Result;
 use crate::base::limits::KEY_BYTES_MAX;
 use crate::pmem;
 
+/// How often the room for a change of one key is left, if there are long keys: each level needs the blocks of a bound when a
+/// leaf is written that fills all levels, when the last leaf is, and at the end.
+const LONG_KEY_ROOM_TIMES: usize = 3;
+
 /// How far an index has been filled.
 #[derive(Default)]
 pub(crate) struct Load {
@@ -36,7 +40,11 @@ impl Writing<'_> {
     pub(crate) fn load(&mut self, load: &mut Load, key: &[u8], versions: &[Version]) -> Result<()> {
         assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
         assert!(versions.len() <= versions_max(key.len()).max(1), "too many versions of a key");
-        self.require_room(key)?;
+        let has_long_keys = self.has_long_keys_with(key);
+        // What is left after this key is enough for the leaf, and for what each level above has not written.
+        let times = if has_long_keys { LONG_KEY_ROOM_TIMES } else { 1 };
+        self.require_blocks(times * self.room_for(key.len(), has_long_keys))?;
+        self.writer.has_long_keys = has_long_keys;
         let words = |version: &Version| record_words(key.len(), version.superseded.is_some());
         let words: usize = versions.iter().map(words).sum();
         if load.records.would_overfill(words, versions.len()) {
@@ -78,13 +86,13 @@ impl Writing<'_> {
         }
         let Some(first) = load.first else { return Ok(()) };
         let before = self.sound(|this| this.index.memory().header_block(FIRST_WORD))?;
-        let region = &*self.index.region;
-        region.store(FIRST_WORD, block_word(first));
-        pmem::flush(region, FIRST_WORD..FIRST_WORD + 1);
         match load.leaves {
             1 => self.set_root(first)?,
             _ => self.finish_levels(load.levels)?,
         }
+        let region = &*self.index.region;
+        region.store(FIRST_WORD, block_word(first));
+        pmem::flush(region, FIRST_WORD..FIRST_WORD + 1);
         self.forget_located();
         self.give_back_node(before);
         self.writer.keys += load.keys;

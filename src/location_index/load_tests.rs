@@ -1,6 +1,7 @@
 //! Filling an index with keys in their order.
 
 use super::*;
+use crate::base::limits::KEY_BYTES_MAX;
 
 /// Keys with several versions among them, in their order.
 fn sorted(shape: Shape, count: usize) -> Model {
@@ -80,7 +81,7 @@ fn a_load_that_finds_no_room_keeps_what_it_has() {
     for (shape, blocks) in [
         (Shape { keys: 9000, key_bytes: 20, removals: 0, several: 2 }, 40),
         (Shape { keys: 2000, key_bytes: 250, removals: 0, several: 5 }, 64),
-        (Shape { key_bytes: 9000, ..LONG }, 60),
+        (Shape { keys: 900, key_bytes: 9000, ..LONG }, 300),
     ] {
         let model = sorted(shape, 20_000);
         let index = LocationIndex::create(heap(blocks), IDENTITY).unwrap();
@@ -93,6 +94,34 @@ fn a_load_that_finds_no_room_keeps_what_it_has() {
             index.write().remove(key).unwrap();
         }
         assert_eq!((index.keys(), index.blocks().0), (0, 2), "the header and a leaf");
+    }
+}
+
+/// Bounds of long keys took the blocks that the end of the load needed: it found no room, and the store could not be opened. The
+/// sizes are those of a model of the blocks that are needed.
+#[test]
+fn a_load_of_long_keys_can_be_finished() {
+    for blocks in [43_815, 44_040] {
+        let key = |number: u64| {
+            let mut key = vec![b'x'; KEY_BYTES_MAX - 8];
+            key.extend(number.to_be_bytes());
+            key
+        };
+        let index = LocationIndex::create(heap(blocks), IDENTITY).unwrap();
+        let (mut load, mut number) = (Load::default(), 0);
+        let error = loop {
+            let loaded = index.write().load(&mut load, &key(number), &[version(number)]);
+            match loaded {
+                Ok(()) => number += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Error::Full { .. }), "{error}");
+        index.write().end_load(load).unwrap();
+        assert_eq!(index.keys(), number);
+        for number in (0..number).step_by(100) {
+            assert_eq!(index.versions(&key(number)).unwrap(), [version(number)]);
+        }
     }
 }
 
@@ -116,7 +145,7 @@ fn what_has_been_loaded_is_durable() {
             region.sites().into_iter().filter(|site| !before.contains(site)).collect();
         (wrong, sites)
     };
-    let workloads = [(Shape { keys: 400, ..SHORT }, 64), (LONG, 128)];
+    let workloads = [(Shape { keys: 400, ..SHORT }, 64), (LONG, 192)];
     let mut found: BTreeMap<Lost, bool> = BTreeMap::new();
     for (shape, blocks) in workloads {
         let (wrong, sites) = crash(shape, blocks, None);

@@ -302,12 +302,12 @@ impl Writing<'_> {
         self.writer.free.left() as usize >= needed
     }
 
-    fn has_long_keys_with(&self, key: &[u8]) -> bool {
+    pub(super) fn has_long_keys_with(&self, key: &[u8]) -> bool {
         self.writer.has_long_keys || key_block_count(key.len()) > 0
     }
 
     /// The blocks for a change of a key of so many bytes, and for a removal.
-    fn room_for(&self, key_bytes: usize, has_long_keys: bool) -> usize {
+    pub(super) fn room_for(&self, key_bytes: usize, has_long_keys: bool) -> usize {
         let height = self.writer.height;
         // Two leaves, two nodes on each level and a root, and the blocks of a long key.
         let mut needed = 2 * (height + 1) + 1 + key_block_count(key_bytes);

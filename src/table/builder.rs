@@ -16,7 +16,7 @@ use super::blob_pointer::BlobPointer;
 use super::footer::{FilterSection, Footer};
 use super::index::{LevelBuilder, PLAIN_SEPARATOR, Subtree};
 use super::key_list::KeyList;
-use super::key_list_page::{FILTER_KIND_KEYS, pages_of};
+use super::key_list_page::{FILTER_KIND_KEYS, file_bytes, pages_of};
 use super::node::{FLAG_CONTINUES, FLAG_SPLIT, KIND_BITS, KIND_MASK, REST_TAG};
 use super::node_builder::{Measure, NodeBuilder, common_prefix};
 use super::page_kind;
@@ -489,6 +489,19 @@ impl TableBuilder {
         Ok(pointer)
     }
 
+    /// What the list of keys will take in the file, after the last entry; 0 if it will not be there.
+    pub(crate) fn key_list_bytes(&mut self) -> Result<usize> {
+        self.close_leaf(None)?;
+        let bytes_max = self.leaf_units as usize * UNIT_BYTES * self.list_percent_max / 100;
+        let list = self.list.as_ref();
+        Ok(list.and_then(|it| file_bytes(it, self.properties.seqno_min, bytes_max)).unwrap_or(0))
+    }
+
+    /// The list of keys will not be in the file.
+    pub(crate) fn leave_key_list_out(&mut self) {
+        self.list_percent_max = 0;
+    }
+
     /// Writes the rest, syncs the file (its name is not durable yet) and opens the table. Blob
     /// files that it refers to must have been finished.
     pub(crate) fn finish(mut self) -> Result<Arc<Table>> {
@@ -504,13 +517,15 @@ impl TableBuilder {
             let hash_id = self.writer.files().hasher.id();
             piece_index = Some(piece.write(hash_id, &mut self)?);
         }
-        if let Some(list) = &self.list {
-            let leaf_bytes = self.leaf_units as usize * UNIT_BYTES;
-            let bytes_max = leaf_bytes * self.list_percent_max / 100;
-            for page in pages_of(list, self.properties.seqno_min, bytes_max).into_iter().flatten() {
+        if self.key_list_bytes()? > 0
+            && let Some(list) = self.list.take()
+        {
+            for page in pages_of(&list, self.properties.seqno_min) {
                 self.append_filter_page(FILTER_KIND_KEYS, &page, false)?;
             }
+            self.list = Some(list);
         }
+        self.list.iter_mut().for_each(KeyList::forget_tombstones);
         let (mut height, mut level) = (0, self.index);
         let root = match self.only_leaf {
             Some(leaf) => leaf,

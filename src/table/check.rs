@@ -112,7 +112,8 @@ impl ListCheck {
         if is_listed && self.listed == self.found {
             return Ok(());
         }
-        let (expected, found) = (format!("{:?}", self.found), format!("{:?}", self.listed));
+        let found = if is_listed { self.listed.describe() } else { "no more keys".to_string() };
+        let expected = self.found.describe();
         Err(table.file.corrupt(table.footer.properties, "list of keys", expected, found))
     }
 }

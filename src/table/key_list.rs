@@ -70,6 +70,8 @@ pub(crate) struct KeyList {
     /// Of keys that have several versions, and tombstones alone, the numbers of all but the newest; each with the key's place
     /// in the list.
     tombstones: Vec<(usize, Seqno)>,
+    /// All versions of the last key that have been added are tombstones.
+    has_tombstones_alone: bool,
 }
 
 impl KeyList {
@@ -85,6 +87,7 @@ impl KeyList {
         let base = (!kind.is_operand()).then_some(seqno);
         let (key_end, newest) = (self.bytes.len(), (seqno, kind));
         let oldest = newest;
+        self.has_tombstones_alone = kind == EntryKind::Delete;
         self.records.push(Record { key_end, leaf, is_split, count: 1, newest, base, oldest });
     }
 
@@ -94,13 +97,10 @@ impl KeyList {
         let Some(record) = self.records.last_mut() else { return };
         let is_of_key = |(of, _): &mut (usize, Seqno)| *of == at;
         if kind != EntryKind::Delete {
+            self.has_tombstones_alone = false;
             while self.tombstones.pop_if(is_of_key).is_some() {}
-        } else if record.newest.1 == EntryKind::Delete {
-            let known = self.tombstones.iter().rev().take_while(|(of, _)| *of == at).count();
-            // Otherwise something else was between them.
-            if known + 1 == record.count as usize {
-                self.tombstones.push((at, seqno));
-            }
+        } else if self.has_tombstones_alone {
+            self.tombstones.push((at, seqno));
         }
         record.count += 1;
         record.oldest = (seqno, kind);
@@ -158,6 +158,11 @@ impl KeyList {
             }
         }
         None
+    }
+
+    /// The list is in the file of its table: what only that has is forgotten.
+    pub(super) fn forget_tombstones(&mut self) {
+        self.tombstones = Vec::new();
     }
 
     /// See the field.

@@ -76,30 +76,57 @@ impl TableKey {
         self.versions.add(seqno, kind);
     }
 
+    /// For messages.
+    pub(super) fn describe(&self) -> String {
+        let ListedVersions { leaf: (leaf, is_split), count, newest, base, oldest } = self.versions;
+        let (key, tombstones) = (self.key.escape_ascii(), self.tombstones.len());
+        let base = base.map_or(0, |base| base.0);
+        format!(
+            "\"{key}\" in {} units at {} (split: {is_split}), {count} versions from {} {:?} to {} {:?}, \
+             {base} supersedes, {tombstones} tombstones alone",
+            leaf.units, leaf.unit, newest.0, newest.1, oldest.0, oldest.1
+        )
+    }
+
     pub(crate) fn listed(&self) -> ListedKey<'_> {
         ListedKey { key: &self.key, versions: self.versions }
     }
 }
 
-/// The pages of the list of a table whose smallest number is `seqno_min`; `None` if they take more than so many bytes.
-pub(super) fn pages_of(list: &KeyList, seqno_min: Seqno, bytes_max: usize) -> Option<Vec<Vec<u8>>> {
+/// What the pages of a list take in the file of a table whose smallest number is `seqno_min`; `None` if that is more than so
+/// many bytes.
+pub(super) fn file_bytes(list: &KeyList, seqno_min: Seqno, bytes_max: usize) -> Option<usize> {
     if list.len() * KEY_BYTES_MIN > bytes_max {
         return None;
     }
-    let mut encoder = KeyEncoder::new(seqno_min);
-    let mut tombstones = list.older_tombstones().iter().peekable();
-    let mut of_key = Vec::new();
-    for at in 0..list.len() {
-        of_key.clear();
-        while let Some((_, seqno)) = tombstones.next_if(|(of, _)| *of == at) {
-            of_key.push(*seqno);
-        }
-        encoder.add(&list.get(at)?, &of_key);
-        if encoder.bytes() > bytes_max {
+    let mut bytes = 0;
+    for page in pages_of(list, seqno_min) {
+        bytes += (page.len() + PAGE_HEADER_BYTES).next_multiple_of(UNIT_BYTES);
+        if bytes > bytes_max {
             return None;
         }
     }
-    Some(encoder.finish())
+    Some(bytes)
+}
+
+/// The pages of a list, one after the other.
+pub(super) fn pages_of(list: &KeyList, seqno_min: Seqno) -> impl Iterator<Item = Vec<u8>> {
+    let mut encoder = KeyEncoder::new(seqno_min);
+    let mut tombstones = list.older_tombstones().iter().peekable();
+    let (mut of_key, mut at) = (Vec::new(), 0);
+    std::iter::from_fn(move || {
+        while let Some(listed) = list.get(at) {
+            of_key.clear();
+            while let Some((_, seqno)) = tombstones.next_if(|(of, _)| *of == at) {
+                of_key.push(*seqno);
+            }
+            at += 1;
+            if let Some(page) = encoder.add(&listed, &of_key) {
+                return Some(page);
+            }
+        }
+        encoder.finish()
+    })
 }
 
 /// Writes a list.
@@ -108,32 +135,34 @@ pub(super) struct KeyEncoder {
     page: Vec<u8>,
     last_key: Vec<u8>,
     leaf: PagePointer,
-    pages: Vec<Vec<u8>>,
-    /// What these take.
-    written_bytes: usize,
 }
 
 impl KeyEncoder {
     /// Of a table whose smallest number is `seqno_min`.
     pub(super) fn new(seqno_min: Seqno) -> KeyEncoder {
         let leaf = PagePointer { unit: 0, units: 0 };
-        let (page, last_key, pages) = (Vec::new(), Vec::new(), Vec::new());
-        KeyEncoder { seqno_min, page, last_key, leaf, pages, written_bytes: 0 }
+        KeyEncoder { seqno_min, page: Vec::new(), last_key: Vec::new(), leaf }
     }
 
-    /// Adds a key. If it has tombstones alone, and several, `older` has the numbers of all but the newest.
-    pub(super) fn add(&mut self, listed: &ListedKey<'_>, older: &[Seqno]) {
-        let before = self.page.len();
+    /// Adds a key. If it has tombstones alone, and several, `older` has the numbers of all but the newest. Returns the page
+    /// before, if it has no room for this key.
+    pub(super) fn add(&mut self, listed: &ListedKey<'_>, older: &[Seqno]) -> Option<Vec<u8>> {
+        let (before, mut full) = (self.page.len(), None);
         self.encode(listed, older);
         if before > 0 && self.page.len() > PAGE_BYTES {
             self.page.truncate(before);
-            self.written_bytes += page_bytes(before);
-            self.pages.push(std::mem::take(&mut self.page));
+            full = Some(std::mem::take(&mut self.page));
             self.encode(listed, older);
         }
         self.last_key.clear();
         self.last_key.extend_from_slice(listed.key);
         self.leaf = listed.versions.leaf.0;
+        full
+    }
+
+    /// The last page, once.
+    pub(super) fn finish(&mut self) -> Option<Vec<u8>> {
+        Some(std::mem::take(&mut self.page)).filter(|page| !page.is_empty())
     }
 
     fn encode(&mut self, listed: &ListedKey<'_>, older: &[Seqno]) {
@@ -172,26 +201,6 @@ impl KeyEncoder {
             }
         }
     }
-
-    /// The bytes of all pages, in whole units.
-    pub(super) fn bytes(&self) -> usize {
-        match self.page.len() {
-            0 => self.written_bytes,
-            open => self.written_bytes + page_bytes(open),
-        }
-    }
-
-    pub(super) fn finish(mut self) -> Vec<Vec<u8>> {
-        if !self.page.is_empty() {
-            self.pages.push(self.page);
-        }
-        self.pages
-    }
-}
-
-/// What a page of so many bytes takes of the file.
-fn page_bytes(payload_bytes: usize) -> usize {
-    (payload_bytes + PAGE_HEADER_BYTES).next_multiple_of(UNIT_BYTES)
 }
 
 /// What the keys of a list may have.

@@ -94,6 +94,24 @@ fn a_list_that_takes_too_much_is_not_written() {
     }
 }
 
+/// For each tombstone of a key, those before it were counted: a memtable of deletes of one key took minutes.
+#[test]
+fn many_tombstones_of_one_key_are_listed_in_one_pass() {
+    const DELETES: u64 = 200_000;
+    let deletes = |oldest: EntryKind| -> Vec<Entry> {
+        let kind = |n| if n == 1 { oldest } else { EntryKind::Delete };
+        (1..=DELETES).rev().map(|n| (b"k".to_vec(), n, kind(n), Vec::new())).collect()
+    };
+    for (oldest, tombstones) in [(EntryKind::Delete, DELETES as usize), (EntryKind::Put, 0)] {
+        let files = TestFiles::new();
+        let table = build(&files, false, 100, &deletes(oldest));
+        let found = keys_in(KeyScan::new(&table, 1 << 20).unwrap());
+        assert_eq!(found[0].tombstones.len(), tombstones);
+        assert!(found == in_leaves(&table));
+        table.check().unwrap();
+    }
+}
+
 /// Whatever byte of a list is wrong, the keys are those of the leaves, and the check says so.
 #[test]
 fn a_damaged_list_is_as_good_as_none() {
@@ -159,9 +177,10 @@ fn the_example_of_a_page_of_a_list() {
     ];
     let mut encoder = KeyEncoder::new(Seqno(100));
     for key in &keys {
-        encoder.add(&key.listed(), key.tombstones.get(1..).unwrap_or_default());
+        let older = key.tombstones.get(1..).unwrap_or_default();
+        assert_eq!(encoder.add(&key.listed(), older), None);
     }
-    assert_eq!(encoder.finish(), std::slice::from_ref(&page));
+    assert_eq!(encoder.finish(), Some(page.clone()));
     assert_eq!(read_all(&page).unwrap(), keys);
     for n in 1..page.len() {
         // Shorter by whole keys, or wrong.

@@ -9,12 +9,14 @@ use super::filter::{filter_of, piece_units_of};
 use super::footer::Footer;
 use super::index::child_pointer;
 use super::key_list::KeyList;
+use super::key_list_page::FILTER_KIND_KEYS;
 use super::node::{Damage, FLAG_CONTINUES, KIND_BITS, KIND_MASK, Node, Parsed, Shape};
 use super::properties::Properties;
 use super::run_length::RunLength;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
+use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
 use crate::base::prefetch::prefetch;
 use crate::base::sync::Mutex;
@@ -167,6 +169,13 @@ impl Table {
         #[cfg(test)]
         crate::base::visits::note();
         &self.properties
+    }
+
+    /// Of the file, what a list of keys takes.
+    pub(crate) fn key_list_bytes(&self) -> u64 {
+        let section = self.footer.filter;
+        let units = if section.kind == FILTER_KIND_KEYS { section.units } else { 0 };
+        u64::from(units) * UNIT_BYTES as u64
     }
 
     /// Length of the file in bytes.

@@ -22,7 +22,10 @@ pub(super) struct FileTotals {
     pub(super) tables: u64,
     pub(super) entries: u64,
     pub(super) deletes: u64,
+    /// Without the lists of keys.
     pub(super) table_bytes: u64,
+    /// Lists of keys in tables.
+    pub(super) list_bytes: u64,
     /// Keys and values in tables, dead ones too.
     pub(super) entry_bytes: u64,
     /// Bytes of filters that are files of their own.
@@ -42,7 +45,8 @@ impl FileTotals {
         self.tables += 1;
         self.entries += properties.entries();
         self.deletes += properties.deletes;
-        self.table_bytes += table.bytes();
+        self.table_bytes += table.bytes() - table.key_list_bytes();
+        self.list_bytes += table.key_list_bytes();
         self.entry_bytes += properties.entry_bytes();
         self.blob_value_bytes += blob_value_bytes(table);
         self.sample_bytes += properties.sample.memory_bytes();
@@ -54,14 +58,15 @@ impl FileTotals {
         self.tables -= 1;
         self.entries -= properties.entries();
         self.deletes -= properties.deletes;
-        self.table_bytes -= table.bytes();
+        self.table_bytes -= table.bytes() - table.key_list_bytes();
+        self.list_bytes -= table.key_list_bytes();
         self.entry_bytes -= properties.entry_bytes();
         self.blob_value_bytes -= blob_value_bytes(table);
         self.sample_bytes -= properties.sample.memory_bytes();
     }
 
     pub(super) fn disk_bytes(&self) -> u64 {
-        self.table_bytes + self.filter_bytes + self.blob_bytes
+        self.table_bytes + self.list_bytes + self.filter_bytes + self.blob_bytes
     }
 
     /// What the tables hold.

@@ -228,7 +228,14 @@ impl TableOutput {
     }
 
     /// Makes the files durable (not their names) and opens them; with the bytes written.
-    pub(super) fn finish(self) -> Result<(Arc<Table>, u64)> {
+    pub(super) fn finish(mut self) -> Result<(Arc<Table>, u64)> {
+        // Where there is no room for the list of keys, the table is complete without it.
+        if self.room.is_some() {
+            let list_bytes = self.builder.key_list_bytes()?;
+            if list_bytes > 0 && self.appending(list_bytes).is_err() {
+                self.builder.leave_key_list_out();
+            }
+        }
         let blob = self.blob_writer.map(BlobWriter::finish).transpose()?;
         let blob_bytes = blob.as_ref().map_or(0, |blob| blob.bytes());
         let table = self.builder.finish()?;

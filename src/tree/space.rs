@@ -43,8 +43,10 @@ const FIRST_MERGE_MEMTABLES: u64 = 25;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Space {
     pub(super) disk_bytes: u64,
-    /// Of these, the tables'.
+    /// Of these, the tables', without their lists of keys.
     pub(super) table_bytes: u64,
+    /// The lists of keys in tables.
+    pub(super) list_bytes: u64,
     /// How many tables.
     pub(super) tables: u64,
     /// Keys and values in tables, dead ones too.
@@ -92,7 +94,7 @@ impl Space {
         // Pieces that are merged whole need no heads.
         let stay = if self.index_entry_bytes > 0 { 0 } else { self.filter_bytes };
         let filters = stay as f64 * share(self.live_keys, self.entries);
-        (tables + filters) as u64 + self.live_blob_bytes
+        (tables + filters + self.live_list_bytes()) as u64 + self.live_blob_bytes
     }
 
     /// How many times their own bytes entries take in their pages, where that is more than usual: three
@@ -111,11 +113,17 @@ impl Space {
         (bytes as f64 / own).min(most).max(1.0)
     }
 
+    /// What the lists of keys take for those that are live.
+    fn live_list_bytes(&self) -> f64 {
+        let live = self.live_keys as f64 / self.entries.max(1) as f64;
+        self.list_bytes as f64 * live.min(1.0)
+    }
+
     /// What the live bytes take at least.
     fn known_live_bytes(&self) -> f64 {
         let in_pages = self.live_entry_bytes as f64 * self.page_waste();
         let indexes = (self.live_keys * self.index_entry_bytes) as f64;
-        (in_pages + indexes + self.live_blob_bytes as f64).max(1.0)
+        (in_pages + indexes + self.live_list_bytes() + self.live_blob_bytes as f64).max(1.0)
     }
 
     /// How far so many bytes are above what is allowed, in shares of the live bytes.
@@ -192,6 +200,7 @@ mod tests {
             live_entry_bytes: bytes,
             live_blob_bytes: 0,
             filter_bytes: 0,
+            list_bytes: 0,
             entries: bytes / 100,
             live_keys: bytes / 120,
             memtable_bytes,
@@ -201,6 +210,17 @@ mod tests {
             load_share: 0.0,
             shared_memtables: 12,
         }
+    }
+
+    /// Lists of keys counted as something to be reclaimed: writers of a tree without anything dead were slowed.
+    #[test]
+    fn lists_of_live_keys_are_live() {
+        let without = Space { live_keys: space(20).entries, ..space(20) };
+        let list_bytes = without.table_bytes / 2;
+        let with = Space { list_bytes, disk_bytes: without.disk_bytes + list_bytes, ..without };
+        let above = |space: &Space| space.above(space.disk_bytes as f64);
+        assert!(above(&with) <= above(&without), "{} and {}", above(&with), above(&without));
+        assert_eq!(with.live_bytes(), without.live_bytes() + list_bytes);
     }
 
     /// Writers of a tree of some thirty memtables went on while its first merges had yet to write a third of it.

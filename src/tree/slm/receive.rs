@@ -89,9 +89,11 @@ impl Places {
         let mut load = Load::default();
         let loaded = self.load(&mut load, &mut keys, &mut counts);
         // The index is in order, whatever it lacks.
-        self.write()?.end_load(load)?;
+        let ended = self.write()?.end_load(load);
+        let has_all = loaded?;
+        ended?;
         self.count(&mut counts);
-        if !loaded? {
+        if !has_all {
             self.distrust();
         }
         for placed in level.tables.iter() {

@@ -67,6 +67,7 @@ impl<K: VersionedKind> Version<K> {
             live_entry_bytes: live.entry_bytes,
             live_blob_bytes: live.blob_bytes,
             filter_bytes: files.filter_bytes,
+            list_bytes: files.list_bytes,
             entries: files.entries,
             live_keys: live.keys,
             memtable_bytes: self.memtable_bytes,
