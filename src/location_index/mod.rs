@@ -383,6 +383,11 @@ impl LocationIndex {
         }
     }
 
+    /// Whether only a part of it may be in memory.
+    pub(crate) fn is_partly_resident(&self) -> bool {
+        self.region.is_partly_resident()
+    }
+
     /// The number of keys.
     pub(crate) fn keys(&self) -> u64 {
         self.counts.keys()

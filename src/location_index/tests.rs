@@ -469,11 +469,16 @@ const WORKLOADS: [(Shape, usize, usize); 5] = [
 
 #[test]
 fn every_crash_leaves_the_index_whole() {
+    let seeds = std::env::var("SPINNEY_SEEDS").map_or(1, |seeds| seeds.parse().unwrap());
     for workload in WORKLOADS {
-        let outcome = crash_everywhere(1, workload, None);
-        assert_eq!(outcome.wrong, None, "{workload:?}");
-        assert!(outcome.images > 500, "{} images", outcome.images);
-        println!("{workload:?}: {} images", outcome.images);
+        let mut images = 0;
+        for seed in 1..=seeds {
+            let outcome = crash_everywhere(seed, workload, None);
+            assert_eq!(outcome.wrong, None, "{workload:?} with seed {seed}");
+            assert!(outcome.images > 500, "{} images", outcome.images);
+            images += outcome.images;
+        }
+        println!("{workload:?}: {} changes, {images} images", workload.2 as u64 * seeds);
     }
 }
 

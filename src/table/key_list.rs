@@ -48,17 +48,38 @@ pub(crate) struct ListedKey<'a> {
     pub(crate) versions: ListedVersions,
 }
 
-/// A key, and what is known of its versions. Their leaf's number is in the place of the leaf.
+/// A key, and its newest version. Most have one.
+#[derive(Clone, Copy)]
 struct Record {
     /// Where the key ends in the list's bytes. It begins where the one before ends.
     key_end: usize,
+    /// Sequence number, whether it goes on in the leaf after its own, and kind.
+    newest: u64,
+    /// The place of its leaf among the leaves.
     leaf: u32,
-    /// The newest version goes on in the leaf after that.
-    is_split: bool,
+}
+
+/// What a key has beside its newest version.
+struct Older {
+    /// The key's place in the list.
+    at: usize,
+    /// The number of its versions.
     count: u32,
-    newest: (Seqno, EntryKind),
     base: Option<Seqno>,
     oldest: (Seqno, EntryKind),
+}
+
+/// A sequence number has 56 bits; the others have these.
+const SEQNO_SHIFT: u32 = 8;
+const KIND_MASK: u64 = 0x7f;
+const SPLIT_FLAG: u64 = 0x80;
+
+impl Record {
+    fn newest(&self) -> (Seqno, EntryKind) {
+        // What is written here is read here.
+        let kind = EntryKind::from_tag((self.newest & KIND_MASK) as u8).unwrap_or(EntryKind::Put);
+        (Seqno(self.newest >> SEQNO_SHIFT), kind)
+    }
 }
 
 /// See the module's description.
@@ -66,6 +87,8 @@ struct Record {
 pub(crate) struct KeyList {
     bytes: Vec<u8>,
     records: Vec<Record>,
+    /// Of keys that have several versions, in their order.
+    older: Vec<Older>,
     leaves: Vec<PagePointer>,
     /// Of keys that have several versions, and tombstones alone, the numbers of all but the newest; each with the key's place
     /// in the list.
@@ -84,17 +107,17 @@ impl KeyList {
         kind: EntryKind,
     ) {
         self.bytes.extend_from_slice(key);
-        let base = (!kind.is_operand()).then_some(seqno);
-        let (key_end, newest) = (self.bytes.len(), (seqno, kind));
-        let oldest = newest;
         self.has_tombstones_alone = kind == EntryKind::Delete;
-        self.records.push(Record { key_end, leaf, is_split, count: 1, newest, base, oldest });
+        let split = if is_split { SPLIT_FLAG } else { 0 };
+        let newest = seqno.0 << SEQNO_SHIFT | split | kind as u64;
+        self.records.push(Record { key_end: self.bytes.len(), newest, leaf });
     }
 
     /// Adds an older version of the last key.
     pub(super) fn add_version(&mut self, seqno: Seqno, kind: EntryKind) {
-        let at = self.records.len().saturating_sub(1);
-        let Some(record) = self.records.last_mut() else { return };
+        let Some((at, record)) = self.records.len().checked_sub(1).zip(self.records.last()) else {
+            return;
+        };
         let is_of_key = |(of, _): &mut (usize, Seqno)| *of == at;
         if kind != EntryKind::Delete {
             self.has_tombstones_alone = false;
@@ -102,23 +125,31 @@ impl KeyList {
         } else if self.has_tombstones_alone {
             self.tombstones.push((at, seqno));
         }
-        record.count += 1;
-        record.oldest = (seqno, kind);
+        let newest = record.newest();
+        let base = (!newest.1.is_operand()).then_some(newest.0);
+        if self.older.last().is_none_or(|older| older.at != at) {
+            self.older.push(Older { at, count: 1, base, oldest: newest });
+        }
+        let Some(older) = self.older.last_mut() else { return };
+        older.count += 1;
+        older.oldest = (seqno, kind);
         if !kind.is_operand() {
-            record.base = Some(seqno);
+            older.base = Some(seqno);
         }
     }
 
     /// Adds a key of another list.
     pub(crate) fn push(&mut self, listed: &ListedKey<'_>) {
-        self.bytes.extend_from_slice(listed.key);
         let ListedVersions { leaf: (leaf, is_split), count, newest, base, oldest } =
             listed.versions;
         if self.leaves.last() != Some(&leaf) {
             self.add_leaf(leaf);
         }
-        let (key_end, leaf) = (self.bytes.len(), self.leaves.len() as u32 - 1);
-        self.records.push(Record { key_end, leaf, is_split, count, newest, base, oldest });
+        let at = self.records.len();
+        self.add_key(listed.key, (self.leaves.len() as u32 - 1, is_split), newest.0, newest.1);
+        if count > 1 {
+            self.older.push(Older { at, count, base, oldest });
+        }
     }
 
     /// The next leaf has been written.
@@ -138,11 +169,21 @@ impl KeyList {
     /// A key by its place in the list.
     pub(crate) fn get(&self, at: usize) -> Option<ListedKey<'_>> {
         let record = self.records.get(at)?;
+        let leaf = (*self.leaves.get(record.leaf as usize)?, record.newest & SPLIT_FLAG != 0);
+        let (seqno, kind) = record.newest();
+        let mut versions = ListedVersions::one(leaf, seqno, kind);
+        if let Ok(found) = self.older.binary_search_by_key(&at, |older| older.at) {
+            let Older { count, base, oldest, .. } = self.older[found];
+            versions = ListedVersions { count, base, oldest, ..versions };
+        }
+        Some(ListedKey { key: self.key(at)?, versions })
+    }
+
+    /// The key at a place of the list.
+    pub(crate) fn key(&self, at: usize) -> Option<&[u8]> {
+        let end = self.records.get(at)?.key_end;
         let start = at.checked_sub(1).map_or(0, |before| self.records[before].key_end);
-        let Record { leaf, is_split, count, newest, base, oldest, .. } = *record;
-        let leaf = (*self.leaves.get(leaf as usize)?, is_split);
-        let key = self.bytes.get(start..record.key_end)?;
-        Some(ListedKey { key, versions: ListedVersions { leaf, count, newest, base, oldest } })
+        self.bytes.get(start..end)
     }
 
     /// Finds a key.
@@ -150,11 +191,10 @@ impl KeyList {
         let (mut from, mut to) = (0, self.len());
         while from < to {
             let middle = from + (to - from) / 2;
-            let listed = self.get(middle)?;
-            match listed.key.cmp(key) {
+            match self.key(middle)?.cmp(key) {
                 Ordering::Less => from = middle + 1,
                 Ordering::Greater => to = middle,
-                Ordering::Equal => return Some(listed),
+                Ordering::Equal => return self.get(middle),
             }
         }
         None
@@ -174,6 +214,7 @@ impl KeyList {
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes.capacity()
             + self.records.capacity() * size_of::<Record>()
+            + self.older.capacity() * size_of::<Older>()
             + self.leaves.capacity() * size_of::<PagePointer>()
             + self.tombstones.capacity() * size_of::<(usize, Seqno)>()
     }

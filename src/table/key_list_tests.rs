@@ -56,6 +56,8 @@ fn a_list_in_the_file_says_what_the_leaves_do() {
             let listed = list.get(at).unwrap();
             assert!(listed.key == key.key && listed.versions == key.versions, "{key:?}");
         }
+        // Whoever reads ahead asks for what is behind the last.
+        assert!((0..3).all(|more| list.key(expected.len() + more).is_none()));
         for chunk_bytes in [4096, 1 << 20] {
             assert!(keys_in(KeyScan::new(&table, chunk_bytes).unwrap()) == expected);
         }

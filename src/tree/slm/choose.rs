@@ -263,7 +263,9 @@ impl SlmTree {
     /// Putting memtables into the index, if that is not done already. It excludes nothing else: its place is above the
     /// level.
     fn receive_plan(&self, version: &Version) -> Option<Plan> {
-        self.own.places.next_pending()?;
+        if !self.own.places.has_pending() {
+            return None;
+        }
         let place = Place { height: 1, ..Place::of(&version.root) };
         let is_free = self.jobs.lock().is_free(place.height, place.range(), None);
         is_free.then(|| Plan::new(version, Action::Receive, place, Vec::new()))

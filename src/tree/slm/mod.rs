@@ -33,6 +33,7 @@ mod merged_keys;
 mod numbers;
 mod open;
 mod parameters;
+mod pending;
 mod places;
 mod plan;
 mod prune;
@@ -40,6 +41,8 @@ mod prune;
 mod prune_tests;
 mod rebuild;
 mod receive;
+#[cfg(test)]
+mod receive_tests;
 #[cfg(test)]
 mod reclaim_tests;
 mod registry;
@@ -63,7 +66,8 @@ pub(super) use self::kind::KIND;
 use self::level::{Level, LevelRefs};
 use self::merged_keys::{CHUNKS_BYTES_USUAL, keys_of};
 use self::parameters::Parameters;
-use self::places::{Pending, Places};
+use self::pending::Pending;
+use self::places::Places;
 use self::plan::Plan;
 use self::receive::Received;
 use self::scattered::Scattered;
@@ -79,11 +83,8 @@ use crate::base::ids::{FileId, Seqno};
 use crate::base::sync::Mutex;
 use crate::table::Table;
 
-/// If so many memtables are not in the index, the next one waits until one of them is.
-const PENDING_MAX: usize = 3;
-/// With as many, writers would all but stop; with half as many, they begin to be slowed. Whoever incorporates one more than
-/// [`PENDING_MAX`] waits until the oldest has been received, and a writer may wait for that.
-const PENDING_STOP: f64 = 3.3;
+/// The lists of pending tables may take this part of the page cache.
+const LISTS_PART: usize = 8;
 /// The lag while no thread puts keys into the index.
 const LAG_OF_OTHERS_MAX: f64 = 0.7;
 
@@ -133,9 +134,12 @@ impl VersionedKind for Slm {
         let body = recovered.root().map(|record| &record.body);
         let records = &recovered.shared.tables;
         let OpenedIndex { index, file, found } = index_file::open(context, body, records)?;
-        let places = Arc::new(Places::new(index, file, found.is_some()));
-        // Nothing is in the page cache yet.
         let pages_bytes = context.files.cache.capacity_bytes();
+        let lists_bytes_max = pages_bytes as usize / LISTS_PART;
+        let places =
+            Places::new(index, file, found.is_some()).with_lists_bytes_max(lists_bytes_max);
+        let places = Arc::new(places);
+        // Nothing is in the page cache yet.
         let build_bytes = (pages_bytes / 8).max(pages_bytes.min(CHUNKS_BYTES_USUAL));
         Ok(Slm { places, scattered: Arc::default(), found: Mutex::new(found), build_bytes })
     }
@@ -193,7 +197,9 @@ impl VersionedKind for Slm {
         let (table, number) = (Arc::clone(&packed.table), packed.number);
         let (places, keys) = (&tree.own.places, keys_of(&table)?);
         // Background threads are behind: this one helps.
-        while places.state().pending.len() >= PENDING_MAX && tree.receive_some(usize::MAX) {}
+        while places.state().pending.len() >= places.pending_max() && tree.receive_some(usize::MAX)
+        {
+        }
         for _ in 0..HELPED_TABLES {
             if !tree.help_rebuild() {
                 break;
@@ -222,7 +228,7 @@ impl VersionedKind for Slm {
     /// faster than the index receives them.
     fn lag(version: &Version) -> f64 {
         let places = &version.own.places;
-        let lag = places.pending() / PENDING_STOP;
+        let lag = places.lag();
         // While all threads do other things, slower writers would not help.
         if places.is_receiving() { lag } else { lag.min(LAG_OF_OTHERS_MAX) }
     }
@@ -257,7 +263,7 @@ impl VersionedKind for Slm {
 }
 
 impl SlmTree {
-    /// Puts at most so many keys of the oldest pending table into the index. Returns false if none is left.
+    /// Puts at most so many keys of the pending tables into the index. Returns false if none is left.
     fn receive_some(&self, keys_max: usize) -> bool {
         let places = &self.own.places;
         // While the journal is replayed there is no list: nobody reads anything older.
@@ -267,9 +273,11 @@ impl SlmTree {
         };
         let received = places.receive_some(keys_max, &snapshots);
         let received = received.and_then(|received| {
-            if received == Received::Table {
+            if let Received::Tables(tables) = received {
                 places.shrink();
-                self.look_for_scattered()?;
+                for _ in 0..tables {
+                    self.look_for_scattered()?;
+                }
             }
             Ok(received != Received::All)
         });

@@ -24,6 +24,7 @@ use super::index_file::IndexFile;
 use super::level::Level;
 use super::live_ranks::LiveRanks;
 use super::marked::Marked;
+use super::pending::{Pending, Receiving};
 use super::registry::Registry;
 use super::room::{Lacking, RECORD_BYTES, UsualEntry};
 use super::versions::is_cut;
@@ -37,57 +38,11 @@ use crate::location_index::{
     IndexVersion, LeafAt, LeafEntries, LeafPlace, Load, LocationIndex, NearLeaf, Writing, pack,
     versions_max,
 };
-use crate::table::{KeyList, Table};
 use crate::tree::description::{GroupDescription, named};
 use crate::tree::{MappedIndex, NewEntries};
 
 /// A key, and its versions.
 pub(super) type KeyVersions = (Vec<u8>, Vec<IndexVersion>);
-
-/// A table that is not in the index, or not wholly.
-pub(super) struct Pending {
-    pub(super) table: Arc<Table>,
-    pub(super) number: u32,
-    pub(super) keys: KeyList,
-    /// The number that the first version with the table ends at.
-    pub(super) flushed: Seqno,
-    /// It is part of the tree, durably.
-    pub(super) is_part: AtomicBool,
-    /// How many of its keys are in the index.
-    pub(super) received: AtomicU64,
-}
-
-impl Pending {
-    pub(super) fn new(
-        (table, number): (Arc<Table>, u32),
-        keys: KeyList,
-        flushed: Seqno,
-        is_part: bool,
-    ) -> Arc<Pending> {
-        let (is_part, received) = (AtomicBool::new(is_part), AtomicU64::new(0));
-        Arc::new(Pending { table, number, keys, flushed, is_part, received })
-    }
-
-    /// The number of its keys that are not in the index yet, and their bytes.
-    fn keys_left(&self) -> (u64, u64) {
-        let of_all = |number: usize| (number as f64 * self.left()) as u64;
-        (of_all(self.keys.len()), of_all(self.keys.key_bytes()))
-    }
-
-    /// The share of its keys that is not in the index yet.
-    fn left(&self) -> f64 {
-        1.0 - self.received.load(Ordering::Relaxed) as f64 / self.keys.len().max(1) as f64
-    }
-}
-
-/// How far a table has been put into the index.
-pub(super) struct Receiving {
-    pub(super) pending: Arc<Pending>,
-    /// The snapshots that its keys' older versions are kept for.
-    pub(super) snapshots: Vec<Seqno>,
-    /// The keys before this one are in the index.
-    pub(super) at: usize,
-}
 
 /// The second half of a rebuild, which the memtables that come meanwhile help with.
 #[derive(Default)]
@@ -166,6 +121,8 @@ pub(in crate::tree) struct Places {
     index: LocationIndex,
     file: Option<IndexFile>,
     is_resumed: bool,
+    /// What the lists of pending tables may take, as far as they are more than a few.
+    pub(super) lists_bytes_max: usize,
     pub(super) registry: RwLock<Registry>,
     /// Locked after the registry.
     pub(super) ranks: Mutex<LiveRanks>,
@@ -173,7 +130,7 @@ pub(in crate::tree) struct Places {
     /// Held by whoever changes `state`. The tables that are becoming part of the tree, and are not pending: the index was
     /// partial.
     changes: Mutex<Vec<Arc<Pending>>>,
-    /// The table that is being put into the index.
+    /// The tables that are being put into the index.
     pub(super) receiving: Mutex<Option<Receiving>>,
     /// Keys with more versions than the index can hold, which has the newest of them then.
     pub(super) many: Mutex<BTreeMap<Vec<u8>, Vec<IndexVersion>>>,
@@ -216,6 +173,7 @@ impl Places {
             index,
             file,
             is_resumed,
+            lists_bytes_max: 0,
             registry: RwLock::default(),
             ranks: Mutex::default(),
             state: ArcSwap::from_pointee(State::default()),
@@ -232,6 +190,11 @@ impl Places {
             marked: Mutex::default(),
             has_pruned: AtomicBool::new(false),
         }
+    }
+
+    /// From now on, lists of pending tables may take so much.
+    pub(super) fn with_lists_bytes_max(self, lists_bytes_max: usize) -> Places {
+        Places { lists_bytes_max, ..self }
     }
 
     /// The number of the index's file; 0 if it has none.
@@ -432,11 +395,19 @@ impl Places {
         }
     }
 
-    /// The table that is put into the index next.
-    pub(super) fn next_pending(&self) -> Option<Arc<Pending>> {
+    /// The tables that are put into the index next, the oldest first.
+    pub(super) fn next_pending(&self) -> Vec<Arc<Pending>> {
         let state = self.state.load();
-        let first = state.pending.first().filter(|first| first.is_part.load(Ordering::SeqCst));
-        first.filter(|_| !self.is_partial()).cloned()
+        let is_part = |pending: &&Arc<Pending>| pending.is_part.load(Ordering::SeqCst);
+        let next = state.pending.iter().take_while(is_part);
+        if state.is_partial { Vec::new() } else { next.cloned().collect() }
+    }
+
+    /// Whether there are such tables.
+    pub(super) fn has_pending(&self) -> bool {
+        let state = self.state.load();
+        let first = state.pending.first().filter(|_| !state.is_partial);
+        first.is_some_and(|first| first.is_part.load(Ordering::SeqCst))
     }
 
     /// The keys of the pending table are about to be put into the index.
@@ -551,6 +522,11 @@ impl Places {
         let part = self.index.ascending(key, false)?;
         let entries = part.entries.into_iter().map(|entry| (entry.key, entry.versions));
         Ok((entries.collect(), part.rest))
+    }
+
+    /// Whether only a part of the index may be in memory.
+    pub(super) fn is_partly_resident(&self) -> bool {
+        self.index.is_partly_resident()
     }
 
     /// Begins to read the places of ascending keys from the disk, if that may be necessary.

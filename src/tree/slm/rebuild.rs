@@ -19,7 +19,8 @@ use std::sync::Arc;
 use super::level::Level;
 use super::level_tables::LevelTable;
 use super::merged_keys::{CHUNKS_BYTES_USUAL, MergedKeys, keys_of};
-use super::places::{CatchUp, Counts, KeyVersions, Pending, Places, Rebuilt};
+use super::pending::Pending;
+use super::places::{CatchUp, Counts, KeyVersions, Places, Rebuilt};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::location_index::is_in_place;
@@ -198,7 +199,7 @@ impl Places {
                 let (keys, flushed) = (keys_of(&table)?, table.properties().seqno_max);
                 received.insert(table.id());
                 let pending = Pending::new((table, number), keys, flushed, true);
-                self.begin_receiving(pending, snapshots())
+                self.begin_receiving(vec![pending], snapshots())
             }
         };
         if !self.receive_part(&mut next, keys_max)? {

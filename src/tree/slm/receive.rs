@@ -3,6 +3,7 @@
 //! Invariants:
 //! 1. A table is durable, and part of the tree, before the index names it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use super::index_file::FoundIndex;
 use super::level::Level;
 use super::level_tables::LevelTable;
 use super::merged_keys::{MergedKeys, keys_of};
-use super::places::{Counts, Pending, Places, Receiving, held};
+use super::pending::{NextKeys, Pending, ReceivedTable, Receiving};
+use super::places::{Counts, Places, held};
 use super::versions::{is_cut, location, over, without_end};
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
@@ -24,13 +26,20 @@ use crate::table::KeyList;
 /// What has been received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Received {
-    /// Some keys of a table.
+    /// Some keys.
     Some,
-    /// The last keys of a table.
-    Table,
+    /// The last keys of so many tables.
+    Tables(usize),
     /// Nothing: no table was left.
     All,
 }
+
+/// If so many memtables are not in the index, the next one waits until they are.
+const PENDING_MAX: usize = 3;
+/// The most that are received together by design, where the index is larger than its memory.
+const TOGETHER_MAX: usize = 6;
+/// With so many times what is received together, writers would all but stop; with half as much, they begin to be slowed.
+const PENDING_STOP: f64 = 1.1;
 
 /// Keys that are changed before others may change the index.
 const KEYS_AT_ONCE: usize = 64;
@@ -123,18 +132,39 @@ impl Places {
         Ok(true)
     }
 
-    /// Puts at most so many keys of a table into the index. Returns true at its end.
+    /// With so many pending tables, the next one waits. They are received together. So they are more where the index is larger
+    /// than what of it may be in memory: it reads and writes leaves once for all of them.
+    pub(super) fn pending_max(&self) -> usize {
+        if !self.is_partly_resident() {
+            return PENDING_MAX;
+        }
+        let state = self.state();
+        let lists_bytes: usize = state.pending.iter().map(|it| it.keys.memory_bytes()).sum();
+        let of_one = lists_bytes / state.pending.len().max(1);
+        let together = (self.lists_bytes_max / 2 / of_one.max(1)).clamp(PENDING_MAX, TOGETHER_MAX);
+        // As many come while these are received.
+        2 * together
+    }
+
+    /// How far the index is behind: with 1, writers would all but stop.
+    pub(super) fn lag(&self) -> f64 {
+        let most = self.pending_max() as f64;
+        let most = if self.is_partly_resident() { most / 2.0 } else { most };
+        self.pending() / (PENDING_STOP * most)
+    }
+
+    /// Puts at most so many keys into the index. Returns true at the end.
     pub(super) fn receive_part(&self, receiving: &mut Receiving, keys_max: usize) -> Result<bool> {
-        let end = receiving.at.saturating_add(keys_max);
-        self.receive_to(receiving, end)?;
-        if receiving.at < receiving.pending.keys.len() && !planted(Bug::SlmReceivedEarly) {
+        self.receive_keys(receiving, keys_max)?;
+        let is_done = |it: &ReceivedTable| it.at >= it.pending.keys.len();
+        if !receiving.tables.iter().all(is_done) && !planted(Bug::SlmReceivedEarly) {
             return Ok(false);
         }
         self.end_receiving(receiving);
         Ok(true)
     }
 
-    /// Puts at most so many keys of the oldest pending table into the index. Returns false if no table is left that is
+    /// Puts at most so many keys of the pending tables into the index. Returns [`Received::All`] if no table is left that is
     /// part of the tree. `snapshots` lists the snapshots.
     pub(super) fn receive_some(
         &self,
@@ -144,67 +174,105 @@ impl Places {
         let mut current = self.receiving.lock();
         let mut receiving = match current.take() {
             Some(receiving) => receiving,
-            None => match self.next_pending() {
-                None => return Ok(Received::All),
-                Some(pending) => self.begin_receiving(pending, snapshots()),
-            },
+            None => {
+                let pending = self.next_pending();
+                if pending.is_empty() {
+                    return Ok(Received::All);
+                }
+                self.begin_receiving(pending, snapshots())
+            }
         };
         if !self.receive_part(&mut receiving, keys_max)? {
             *current = Some(receiving);
             return Ok(Received::Some);
         }
-        Ok(Received::Table)
+        Ok(Received::Tables(receiving.tables.len()))
     }
 
+    /// `pending` are the oldest tables that are not in the index, the oldest first.
     pub(super) fn begin_receiving(
         &self,
-        pending: Arc<Pending>,
+        pending: Vec<Arc<Pending>>,
         snapshots: Vec<Seqno>,
     ) -> Receiving {
-        self.receiving(pending.flushed, &snapshots);
-        Receiving { pending, snapshots, at: 0 }
+        let flushed = pending.iter().map(|it| it.flushed).max().unwrap_or_default();
+        self.receiving(flushed, &snapshots);
+        let new = |pending| ReceivedTable { pending, at: 0, had: 0 };
+        Receiving { tables: pending.into_iter().map(new).collect(), snapshots }
     }
 
-    /// Puts the keys up to a place of the list into the index.
-    fn receive_to(&self, receiving: &mut Receiving, end: usize) -> Result<()> {
-        let Receiving { pending, snapshots, at } = receiving;
-        let end = end.min(pending.keys.len());
-        // Younger snapshots need nothing that the table supersedes.
-        let since = pending.table.properties().seqno_min;
+    /// Puts about so many keys into the index.
+    fn receive_keys(&self, receiving: &mut Receiving, keys_max: usize) -> Result<()> {
+        let Receiving { tables, snapshots } = receiving;
         let held = held(snapshots);
-        let held = &held[..held.partition_point(|snapshot| *snapshot < pending.flushed)];
-        self.prefetch_listed(&pending.keys, *at..*at + KEYS_AT_ONCE);
-        while *at < end {
-            let until = end.min(*at + KEYS_AT_ONCE);
-            self.prefetch_listed(&pending.keys, until..until + KEYS_AT_ONCE);
+        // A process that has ended may have put younger tables into the index, with these.
+        let mut numbers: Vec<u32> = tables.iter().map(|it| it.pending.number).collect();
+        let state = self.state();
+        let others = state.pending.iter().map(|it| it.number);
+        let others: Vec<u32> = others.filter(|number| !numbers.contains(number)).collect();
+        numbers.extend(others);
+        let mut next = NextKeys::begin(tables);
+        next.fill(tables, KEYS_AT_ONCE);
+        self.prefetch(next.keys(tables).map(|(key, _)| key));
+        let mut left = keys_max;
+        while left > 0 && next.len() > 0 {
+            let mut now = next;
+            if now.len() > left {
+                now = NextKeys::begin(tables);
+                now.fill(tables, left);
+            }
+            next = now.behind();
+            next.fill(tables, KEYS_AT_ONCE);
+            self.prefetch(next.keys(tables).map(|(key, _)| key));
+            left = left.saturating_sub(now.len());
             let mut counts = Counts::default();
             let mut writing = self.write()?;
-            for listed in (*at..until).filter_map(|at| pending.keys.get(at)) {
-                let before = self.versions_now(&mut writing, listed.key)?;
-                // A process that has ended meanwhile has put it there.
-                if before.first().is_some_and(|it| it.location.table == pending.number) {
-                    continue;
+            let mut had = vec![0; tables.len()];
+            for (key, places) in now.keys(tables) {
+                let before = self.versions_now(&mut writing, key)?;
+                let first = before.first().map(|it| it.location.table);
+                let there = first.and_then(|it| numbers.iter().position(|number| *number == it));
+                let mut after = Cow::Borrowed(&before);
+                for &(table, at) in places {
+                    let pending = &tables[table].pending;
+                    let Some(listed) = pending.keys.get(at) else { continue };
+                    had[table] += u64::from(listed.versions.newest.1 != EntryKind::Delete);
+                    if there.is_none_or(|there| there < table) {
+                        let number = pending.number;
+                        after = Cow::Owned(over(&listed.versions, number, &after, snapshots));
+                    }
                 }
-                let after = over(&listed.versions, pending.number, &before, snapshots);
-                self.set(&mut writing, &mut counts, listed.key, &before, &after)?;
-                self.mark(listed.key, &after, since, held);
+                let Cow::Owned(after) = after else { continue };
+                self.set(&mut writing, &mut counts, key, &before, &after)?;
+                for &(table, _) in places {
+                    // Younger snapshots need nothing that the table supersedes.
+                    let Pending { table, flushed, .. } = &*tables[table].pending;
+                    let held = &held[..held.partition_point(|snapshot| snapshot < flushed)];
+                    self.mark(key, &after, table.properties().seqno_min, held);
+                }
             }
             self.count(&mut counts);
-            *at = until;
-            pending.received.store(until as u64, Ordering::Relaxed);
+            for ((table, at), had) in tables.iter_mut().zip(&now.ats).zip(had) {
+                (table.at, table.had) = (*at, table.had + had);
+                table.pending.received.store(*at as u64, Ordering::Relaxed);
+            }
         }
         Ok(())
     }
 
     /// Begins to read the places of some keys of a list, as far as it has them.
     fn prefetch_listed(&self, keys: &KeyList, range: Range<usize>) {
-        self.prefetch(range.filter_map(|at| keys.get(at)).map(|listed| listed.key));
+        self.prefetch(range.filter_map(|at| keys.key(at)));
     }
 
-    fn end_receiving(&self, Receiving { pending, .. }: &Receiving) {
-        // A compaction takes what is settled of tables that are ready.
-        self.received(pending);
-        self.set_ready(pending.number);
+    fn end_receiving(&self, Receiving { tables, .. }: &Receiving) {
+        for ReceivedTable { pending, had, .. } in tables {
+            // What a younger table has superseded before the index named it counts as what is superseded later.
+            self.has_had(pending.number, *had);
+            // A compaction takes what is settled of tables that are ready.
+            self.received(pending);
+            self.set_ready(pending.number);
+        }
     }
 
     /// Lets the index name an output of a compaction instead of what it was made of: `inputs`, or, of the keys in
