@@ -83,6 +83,8 @@ use crate::base::ids::{FileId, Seqno};
 use crate::base::sync::Mutex;
 use crate::table::Table;
 
+/// So many scans of leaves follow one another, of as many keys as two tables have each.
+const LEAF_SCANS_MAX: usize = 2;
 /// The lists of pending tables may take this part of the page cache.
 const LISTS_PART: usize = 8;
 /// The lag while no thread puts keys into the index.
@@ -275,7 +277,7 @@ impl SlmTree {
         let received = received.and_then(|received| {
             if let Received::Tables(tables) = received {
                 places.shrink();
-                for _ in 0..tables {
+                for _ in 0..tables.min(LEAF_SCANS_MAX) {
                     self.look_for_scattered()?;
                 }
             }

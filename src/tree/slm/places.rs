@@ -395,11 +395,11 @@ impl Places {
         }
     }
 
-    /// The tables that are put into the index next, the oldest first.
-    pub(super) fn next_pending(&self) -> Vec<Arc<Pending>> {
+    /// The tables that are put into the index next, at most so many, the oldest first.
+    pub(super) fn next_pending(&self, tables_max: usize) -> Vec<Arc<Pending>> {
         let state = self.state.load();
         let is_part = |pending: &&Arc<Pending>| pending.is_part.load(Ordering::SeqCst);
-        let next = state.pending.iter().take_while(is_part);
+        let next = state.pending.iter().take_while(is_part).take(tables_max);
         if state.is_partial { Vec::new() } else { next.cloned().collect() }
     }
 
@@ -415,12 +415,12 @@ impl Places {
         self.change_state(|state| state.change(flushed, snapshots));
     }
 
-    /// All keys of a pending table are in the index.
-    pub(super) fn received(&self, pending: &Pending) {
-        self.file.iter().for_each(|file| file.settled(pending.flushed));
+    /// All keys of these pending tables are in the index, which has everything up to a number.
+    pub(super) fn received(&self, numbers: &[u32], settled: Seqno) {
+        self.file.iter().for_each(|file| file.settled(settled));
         self.change_state(|state| {
-            state.pending.retain(|other| other.number != pending.number);
-            state.settled = state.settled.max(pending.flushed);
+            state.pending.retain(|other| !numbers.contains(&other.number));
+            state.settled = state.settled.max(settled);
         });
     }
 

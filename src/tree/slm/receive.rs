@@ -132,25 +132,30 @@ impl Places {
         Ok(true)
     }
 
-    /// With so many pending tables, the next one waits. They are received together. So they are more where the index is larger
-    /// than what of it may be in memory: it reads and writes leaves once for all of them.
-    pub(super) fn pending_max(&self) -> usize {
+    /// How many pending tables are received together, and with how many of them the next one waits. Where the index is larger
+    /// than what of it may be in memory, it reads and writes each leaf once for all that are received together; meanwhile as
+    /// many come.
+    fn together(&self) -> (usize, usize) {
         if !self.is_partly_resident() {
-            return PENDING_MAX;
+            return (1, PENDING_MAX);
         }
         let state = self.state();
         let lists_bytes: usize = state.pending.iter().map(|it| it.keys.memory_bytes()).sum();
         let of_one = lists_bytes / state.pending.len().max(1);
-        let together = (self.lists_bytes_max / 2 / of_one.max(1)).clamp(PENDING_MAX, TOGETHER_MAX);
-        // As many come while these are received.
-        2 * together
+        let together = self.lists_bytes_max / 2 / of_one.max(1);
+        let together = together.clamp(PENDING_MAX, TOGETHER_MAX);
+        (together, 2 * together)
+    }
+
+    /// With so many pending tables, the next one waits.
+    pub(super) fn pending_max(&self) -> usize {
+        self.together().1
     }
 
     /// How far the index is behind: with 1, writers would all but stop.
     pub(super) fn lag(&self) -> f64 {
-        let most = self.pending_max() as f64;
-        let most = if self.is_partly_resident() { most / 2.0 } else { most };
-        self.pending() / (PENDING_STOP * most)
+        let (together, _) = self.together();
+        self.pending() / (PENDING_STOP * together.max(PENDING_MAX) as f64)
     }
 
     /// Puts at most so many keys into the index. Returns true at the end.
@@ -172,10 +177,14 @@ impl Places {
         snapshots: &dyn Fn() -> Vec<Seqno>,
     ) -> Result<Received> {
         let mut current = self.receiving.lock();
+        if self.has_lacked_room() {
+            // A rebuild will put them into the index.
+            *current = None;
+        }
         let mut receiving = match current.take() {
             Some(receiving) => receiving,
             None => {
-                let pending = self.next_pending();
+                let pending = self.next_pending(self.together().0);
                 if pending.is_empty() {
                     return Ok(Received::All);
                 }
@@ -201,10 +210,15 @@ impl Places {
         Receiving { tables: pending.into_iter().map(new).collect(), snapshots }
     }
 
-    /// Puts about so many keys into the index.
+    /// Puts at most so many keys into the index; fewer if there is no room for one.
     fn receive_keys(&self, receiving: &mut Receiving, keys_max: usize) -> Result<()> {
         let Receiving { tables, snapshots } = receiving;
+        // Younger snapshots need nothing that the tables supersede.
+        let flushed = tables.iter().map(|it| it.pending.flushed).max().unwrap_or_default();
         let held = held(snapshots);
+        let held = &held[..held.partition_point(|snapshot| *snapshot < flushed)];
+        let since: Vec<Seqno> =
+            tables.iter().map(|it| it.pending.table.properties().seqno_min).collect();
         // A process that has ended may have put younger tables into the index, with these.
         let mut numbers: Vec<u32> = tables.iter().map(|it| it.pending.number).collect();
         let state = self.state();
@@ -215,7 +229,7 @@ impl Places {
         next.fill(tables, KEYS_AT_ONCE);
         self.prefetch(next.keys(tables).map(|(key, _)| key));
         let mut left = keys_max;
-        while left > 0 && next.len() > 0 {
+        while left > 0 && next.len() > 0 && !self.has_lacked_room() {
             let mut now = next;
             if now.len() > left {
                 now = NextKeys::begin(tables);
@@ -244,12 +258,8 @@ impl Places {
                 }
                 let Cow::Owned(after) = after else { continue };
                 self.set(&mut writing, &mut counts, key, &before, &after)?;
-                for &(table, _) in places {
-                    // Younger snapshots need nothing that the table supersedes.
-                    let Pending { table, flushed, .. } = &*tables[table].pending;
-                    let held = &held[..held.partition_point(|snapshot| snapshot < flushed)];
-                    self.mark(key, &after, table.properties().seqno_min, held);
-                }
+                let since = places.iter().map(|(table, _)| since[*table]).min();
+                self.mark(key, &after, since.unwrap_or_default(), held);
             }
             self.count(&mut counts);
             for ((table, at), had) in tables.iter_mut().zip(&now.ats).zip(had) {
@@ -269,10 +279,13 @@ impl Places {
         for ReceivedTable { pending, had, .. } in tables {
             // What a younger table has superseded before the index named it counts as what is superseded later.
             self.has_had(pending.number, *had);
-            // A compaction takes what is settled of tables that are ready.
-            self.received(pending);
-            self.set_ready(pending.number);
         }
+        // At once: whoever reads asks again after each change.
+        let numbers: Vec<u32> = tables.iter().map(|it| it.pending.number).collect();
+        let settled = tables.iter().map(|it| it.pending.flushed).max().unwrap_or_default();
+        self.received(&numbers, settled);
+        // A compaction takes what is settled of tables that are ready.
+        numbers.iter().for_each(|number| self.set_ready(*number));
     }
 
     /// Lets the index name an output of a compaction instead of what it was made of: `inputs`, or, of the keys in

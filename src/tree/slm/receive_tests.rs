@@ -1,11 +1,16 @@
 //! Several memtables are put into the index in one pass.
 
+use std::path::Path;
+
 use super::level_tables::LevelTable;
 use super::reclaim_tests::Bed;
 use super::*;
 use crate::base::entry::EntryKind;
 use crate::base::random::SplitMix;
-use crate::tree::test_support::{Reader, key_of, table_with};
+use crate::base::sync::plain::AtomicU64;
+use crate::location_index::LocationIndex;
+use crate::pmem::{HeapRegion, Region};
+use crate::tree::test_support::{Reader, key_of, table_of, table_with};
 
 const KEYS: u64 = 150;
 
@@ -35,6 +40,28 @@ impl Bed {
     fn incorporate_entries(&mut self, entries: &[(u64, u64, EntryKind)]) -> Arc<Table> {
         let table = table_with(&self.tree.context.files, entries.to_vec());
         self.incorporate_table(table)
+    }
+
+    /// Puts some keys of the oldest pending tables into the index.
+    fn receive_part(&self, tables: usize, keys_max: usize) {
+        let (places, snapshots) = (self.places(), self.tree.context.snapshots());
+        let mut receiving = places.begin_receiving(places.next_pending(tables), snapshots);
+        assert_eq!(receiving.tables.len(), tables);
+        if keys_max > 0 {
+            places.receive_part(&mut receiving, keys_max).unwrap();
+        }
+    }
+
+    /// Puts all pending tables into the index in one pass, so many keys at a time.
+    fn receive_together(&self, tables: usize, keys_max: usize) {
+        let (places, snapshots) = (self.places(), self.tree.context.snapshots());
+        let pending = places.next_pending(tables);
+        if pending.is_empty() {
+            return;
+        }
+        let mut receiving = places.begin_receiving(pending, snapshots);
+        while !places.receive_part(&mut receiving, keys_max).unwrap() {}
+        assert_eq!(places.state().pending.len(), 0);
     }
 
     /// How much of each table is live.
@@ -67,19 +94,20 @@ fn a_pass_over_several_tables_is_as_one_over_each() {
             while one_by_one.tree.receive_some(usize::MAX) {}
         }
         for three in tables.chunks(3) {
-            for bed in [&mut together, &mut interrupted] {
-                for entries in three {
-                    bed.incorporate_entries(entries);
-                }
-                assert_eq!(bed.places().state().pending.len(), 3);
+            for entries in three {
+                together.incorporate_entries(entries);
             }
-            while together.tree.receive_some(7) {}
-            for _ in 0..random.below(12) {
-                interrupted.tree.receive_some(1 + random.below(30) as usize);
+            together.receive_together(3, 7);
+            // What the next process knows is that they are pending, if not all of them were in the index. It may have more.
+            let first = 1 + random.below(3) as usize;
+            for entries in &three[..first] {
+                interrupted.incorporate_entries(entries);
             }
-            // What the next process knows is that they are pending, if not all of them were in the index.
-            interrupted.places().receiving.lock().take();
-            while interrupted.tree.receive_some(50) {}
+            interrupted.receive_part(first, random.below(200) as usize);
+            for entries in &three[first..] {
+                interrupted.incorporate_entries(entries);
+            }
+            interrupted.receive_together(3, 50);
         }
         together.assert_like(&one_by_one, seed);
         // No snapshot outlives its process.
@@ -89,21 +117,64 @@ fn a_pass_over_several_tables_is_as_one_over_each() {
     }
 }
 
-/// Without a pass over all of them, an index that is larger than its memory reads and writes its leaves for each table.
-#[test]
-fn what_is_pending_when_a_pass_begins_is_received_by_it() {
-    let mut bed = bed(&[]);
-    for table in 0..3 {
-        bed.incorporate(EntryKind::Put, (table..300).step_by(7));
+/// A region of which only a part may be in memory.
+#[derive(Debug)]
+struct PartlyResident(HeapRegion);
+
+impl Region for PartlyResident {
+    fn words(&self) -> &[AtomicU64] {
+        self.0.words()
     }
-    bed.tree.receive_some(10);
-    bed.incorporate(EntryKind::Put, 5..9);
-    // The fourth has waited until the others were in the index.
-    assert_eq!(bed.places().state().pending.len(), 1);
-    while bed.tree.receive_some(usize::MAX) {}
-    assert_eq!(bed.places().state().pending.len(), 0);
-    let live: u64 = bed.live().into_iter().flatten().sum();
-    let written = (0..150).filter(|key| (5..9).contains(key) || key % 7 < 3).count();
-    let found = (0..150).filter(|key| !bed.places().versions(&key_of(*key)).unwrap().is_empty());
-    assert_eq!((found.count(), live > 0), (written, true));
+
+    fn is_partly_resident(&self) -> bool {
+        true
+    }
+
+    fn flush(&self, words: std::ops::Range<usize>) {
+        self.0.flush(words);
+    }
+
+    fn fence(&self) {
+        self.0.fence();
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+/// A pass over all that was pending, twelve tables, was as long as that: whoever waited for one place waited for all of it.
+#[test]
+fn a_pass_is_over_a_part_of_what_may_be_pending() {
+    let bed = bed(&[]);
+    let index = |is_large: bool| {
+        let heap = HeapRegion::reserve(64 * 512, Path::new("index")).unwrap();
+        let region: Arc<dyn Region> = match is_large {
+            true => Arc::new(PartlyResident(heap)),
+            false => Arc::new(heap),
+        };
+        LocationIndex::create(region, 0).unwrap()
+    };
+    for (is_large, lists_bytes_max, together, most) in
+        [(false, 1 << 20, 1, 3), (true, 1 << 20, 6, 12), (true, 0, 3, 6)]
+    {
+        let places =
+            Places::new(index(is_large), None, false).with_lists_bytes_max(lists_bytes_max);
+        for number in 1..=12 {
+            let seqno = u64::from(number);
+            let files = &bed.tree.context.files;
+            let table = table_of(files, EntryKind::Put, seqno, (0..40).map(|key| key * seqno));
+            places.register(&table, number);
+            let keys = keys_of(&table).unwrap();
+            places.begin(Pending::new((table, number), keys, Seqno(seqno), true));
+        }
+        assert_eq!(places.pending_max(), most);
+        assert!(places.lag() > 1.0);
+        let received = places.receive_some(usize::MAX, &|| vec![Seqno::MAX]).unwrap();
+        assert_eq!(received, Received::Tables(together));
+        assert_eq!(places.state().pending.len(), 12 - together);
+        while places.receive_some(9, &|| vec![Seqno::MAX]).unwrap() != Received::All {}
+        assert_eq!((places.state().pending.len(), places.lag()), (0, 0.0));
+        assert_eq!(places.state().settled, Seqno(12));
+    }
 }
