@@ -34,7 +34,7 @@ pub(super) enum Received {
     All,
 }
 
-/// If so many memtables are not in the index, the next one waits until they are.
+/// If so many memtables are not in the index, the next one waits until one of them is.
 const PENDING_MAX: usize = 3;
 /// The most that are received together by design, where the index is larger than its memory.
 const TOGETHER_MAX: usize = 6;
