@@ -17,6 +17,7 @@ of_every_kind! {
     a_damaged_value_costs_its_key
     all_pages_may_be_damaged
     a_damaged_range_is_met_once_from_both_ends
+    a_seek_leaves_damage_behind
 }
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -227,5 +228,56 @@ fn a_damaged_range_is_met_once_from_both_ends(kind: TreeKind) {
         let walk = walk(keyspace.iter(), |step| step >= stop && step % 50 != 0);
         judge(&walk, &pairs);
         assert_eq!(walk.holes.len(), holes.len());
+    }
+}
+
+/// After a seek back, the back of an iterator that met an unreadable value reported its end, and the pairs below were lost. A
+/// seek over a damaged page told of it, and pairs before the sought key came.
+fn a_seek_leaves_damage_behind(kind: TreeKind) {
+    for (keys, value_bytes, suffix) in [(300, 5000, ".blob"), (10_000, 60, ".table")] {
+        let vfs = MemoryVfs::new();
+        let options = KeyspaceOptions::new(kind).blob_bytes_min(2000);
+        let pairs = made(&vfs, &options, keys, value_bytes);
+        match suffix {
+            ".blob" => {
+                let all = files(&vfs, &store_path());
+                all.iter().filter(|(name, _)| name.ends_with(suffix)).for_each(|(name, _)| {
+                    flip_page(&vfs, name, 3);
+                });
+            }
+            _ => {
+                let (name, len) = tables(&vfs).into_iter().max_by_key(|(_, len)| *len).unwrap();
+                (1..4).for_each(|part| flip_page(&vfs, &name, len / 4096 * part / 5));
+            }
+        }
+        let db = open(&vfs);
+        let keyspace = db.existing_keyspace("items").unwrap();
+        let (mut random, mut lost) = (Random(17), 0);
+        for _ in 0..60 {
+            let mut iter = keyspace.iter();
+            for _ in 0..random.below(keys / 4) {
+                let _ = iter.next();
+            }
+            if random.below(3) == 0 {
+                iter.next_back();
+            }
+            let number = random.below(keys);
+            let key = format!("key {number:08}").into_bytes();
+            let is_left =
+                |other: &Vec<u8>, back: bool| if back { *other <= key } else { *other >= key };
+            let back = random.below(2) == 0;
+            match back {
+                true => iter.seek_for_prev(&key),
+                false => iter.seek(&key),
+            }
+            let left = pairs.iter().filter(|(other, _)| is_left(other, back));
+            let left: Pairs = left.map(|(key, value)| (key.clone(), value.clone())).collect();
+            let share = random.below(3);
+            let walk = walk(iter, |step| [false, true, step % 3 == 0][share as usize]);
+            lost += judge(&walk, &left);
+            let inside = |key: &Vec<u8>| is_left(key, back);
+            assert!(walk.shown.keys().all(inside), "what was left behind is shown");
+        }
+        assert!(lost > 0, "{suffix}: nothing was damaged");
     }
 }

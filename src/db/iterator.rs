@@ -21,6 +21,9 @@ mod damage;
 mod dead;
 mod keys;
 mod opening;
+mod seek;
+#[cfg(all(test, not(any(loom, shuttle, miri))))]
+mod seek_tests;
 mod values;
 
 use std::sync::Arc;
@@ -106,7 +109,8 @@ impl<E> Pass<E> {
 /// A double-ended iterator over (key, value) pairs in key order.
 ///
 /// It shows the state of the keyspace at the moment of its creation. It may outlive every other handle. Until
-/// it is dropped, the disk space of the versions that it sees is not reclaimed. It ends after an error,
+/// it is dropped or has reached its end, the disk space of the versions that it sees is not reclaimed. (One that has been
+/// sought may be led back from its end, so it keeps them; see [`Iter::seek`].) It ends after an error,
 /// except if a range of keys cannot be read: then it can continue after that range
 /// ([`Iter::damaged_range`]).
 ///
@@ -130,6 +134,10 @@ impl<E> Pass<E> {
 /// ```
 pub struct Iter {
     inner: Option<Arc<TurnCell<Inner>>>,
+    /// The same once an iterator that is sought has reached its end: a seek may lead back.
+    at_end: Option<Arc<TurnCell<Inner>>>,
+    /// It has been sought. If not, it gives back what it pins as soon as it has reached its end.
+    was_sought: bool,
     birthplace: Birthplace,
     /// What `new` could not say.
     error: Option<Error>,
@@ -146,6 +154,10 @@ pub(super) struct Inner {
     store: Arc<OpenStore>,
     keyspace: Arc<KeyspaceState>,
     number: Number,
+    /// The range that it was made for; `None` if that is all keys.
+    bounds: Option<Box<Bounds>>,
+    /// The front is to go on at its edge, though its cursors are elsewhere (`seek`).
+    is_sought: bool,
     /// Its edge: keys below are done.
     front: Pass<Vec<u8>>,
     /// Its edge: keys from there on are done.
@@ -199,10 +211,13 @@ impl Iter {
                 Number::Own(store.snapshots.register(Reader::Iterator, visible))
             }
         };
+        let is_all = lower.is_none() && upper.is_none();
         let inner = Inner {
             store: Arc::clone(store),
             keyspace: Arc::clone(keyspace),
             number,
+            bounds: (!is_all).then(|| Box::new((lower.clone(), upper.clone()))),
+            is_sought: false,
             front: Pass::new(lower.unwrap_or_default()),
             back: Pass::new(upper),
             place: None,
@@ -217,12 +232,15 @@ impl Iter {
             run: None,
         };
         let birthplace = store.birthplace;
-        Iter { inner: Some(Arc::new(TurnCell::new(inner))), birthplace, error: None, damaged: None }
+        let inner = Some(Arc::new(TurnCell::new(inner)));
+        Iter { inner, at_end: None, was_sought: false, birthplace, error: None, damaged: None }
     }
 
     /// Returns an iterator that yields `error` and ends.
     pub(crate) fn failed(error: Error) -> Iter {
-        Iter { inner: None, birthplace: Birthplace::here(), error: Some(error), damaged: None }
+        let birthplace = Birthplace::here();
+        let error = Some(error);
+        Iter { inner: None, at_end: None, was_sought: false, birthplace, error, damaged: None }
     }
 
     #[inline]
@@ -256,10 +274,25 @@ impl Iter {
         if let Some(iterator) = self.inner.as_ref().filter(|_| self.birthplace.is_here()) {
             self.damaged = iterator.enter().damaged.take();
         }
-        if error.is_none() || self.damaged.is_none() {
-            self.close();
+        match error {
+            None if self.was_sought => self.rest(),
+            Some(_) if self.damaged.is_some() => {}
+            _ => self.close(),
         }
         error.map(Err)
+    }
+
+    /// Closes the cursors at the end.
+    fn rest(&mut self) {
+        let Some(iterator) = self.inner.take() else { return };
+        let mut inner = iterator.enter();
+        let closed = inner.close_cursors();
+        inner.leave_place();
+        let read = std::mem::take(&mut inner.bytes_read);
+        inner.store.counters.user_bytes_read.add(read);
+        drop(inner);
+        drop(closed);
+        self.at_end = Some(iterator);
     }
 
     /// Returns the range of keys that the last error is about, if a part of a file is damaged or cannot be read.
@@ -287,7 +320,7 @@ impl Iter {
     }
 
     fn close(&mut self) {
-        let Some(iterator) = self.inner.take() else { return };
+        let Some(iterator) = self.inner.take().or_else(|| self.at_end.take()) else { return };
         if !self.birthplace.is_here() {
             // In a forked child, locks may be held by threads that do not exist. Leaks the cursors.
             std::mem::forget(iterator);
@@ -371,7 +404,11 @@ impl Inner {
 
     #[inline]
     fn next_front(&mut self) -> Result<Option<Pair>> {
-        let is_there = match self.advance_front() {
+        let advanced = match self.is_sought {
+            false => self.advance_front(),
+            true => self.advance_to_sought(),
+        };
+        let is_there = match advanced {
             Ok(is_there) => is_there,
             Err(error) => self.pass_damage(End::Front, error)?,
         };
@@ -468,7 +505,7 @@ impl Inner {
                 }
                 continue;
             };
-            let overlaps = match &self.front.open {
+            let overlaps = match self.front_range() {
                 Some(open) => open.last().is_some_and(|front| current.key <= front),
                 None => *current.key < *self.front.edge,
             };
@@ -511,10 +548,16 @@ impl Inner {
         }
     }
 
+    /// The front's range, if the front is where its cursors are.
+    fn front_range(&self) -> Option<&OpenRange> {
+        self.front.open.as_deref().filter(|_| !self.is_sought)
+    }
+
     /// Closes all cursors and records their positions. The result may be slow to drop.
     fn close_cursors(&mut self) -> impl Iterator<Item = Cursors> + use<> {
         let (front, back) = (self.front.open.take(), self.back.open.take());
-        if let Some(last) = front.as_ref().and_then(|open| open.last()) {
+        let is_sought = std::mem::take(&mut self.is_sought);
+        if let Some(last) = front.as_ref().and_then(|open| open.last()).filter(|_| !is_sought) {
             self.front.edge = last.to_vec();
             if !planted(Bug::IteratorResumesAtKey) {
                 // The first key after it.
@@ -628,6 +671,15 @@ impl Inner {
 enum End {
     Front,
     Back,
+}
+
+impl End {
+    fn other(self) -> End {
+        match self {
+            End::Front => End::Back,
+            End::Back => End::Front,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -235,6 +235,32 @@ impl Keyspace {
         Iter::new(&self.store, &self.state, None, bounds)
     }
 
+    /// Returns the pair with the first key.
+    ///
+    /// # Errors
+    /// The errors of [`Keyspace::get`].
+    pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
+        self.iter().next().transpose()
+    }
+
+    /// Returns the pair with the last key.
+    ///
+    /// ```
+    /// # fn main() -> spinney::Result<()> {
+    /// # let db = spinney::Database::builder_in_memory().open()?;
+    /// # let log = db.keyspace("log", spinney::KeyspaceOptions::stb())?;
+    /// let next = log.last()?.map_or(0, |(key, _)| key[0] + 1);
+    /// log.put([next], "an entry")?;
+    /// assert_eq!(log.first()?, log.last()?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Keyspace::get`].
+    pub fn last(&self) -> Result<Option<(Slice, Slice)>> {
+        self.iter().next_back().transpose()
+    }
+
     /// Returns an iterator over all pairs at the moment of the call.
     pub fn iter(&self) -> Iter {
         self.iterate((None, None))

@@ -160,12 +160,25 @@ impl<C: MergeSource> MergeIterator<C> {
         from: Option<&[u8]>,
         seek: impl Fn(&mut C) -> Result<()>,
     ) -> Result<()> {
+        // On the way forward, a source that is at the key or behind it is where it belongs (invariant 1).
+        let is_ahead = !self.backwards
+            && !backwards
+            && self.entry().is_some_and(|entry| from.is_some_and(|from| entry.key < from));
         self.current = None;
         self.same_key = false;
         self.wake_failed = false;
         self.backwards = backwards;
         let mut missing = None;
         for source in &mut self.sources {
+            if is_ahead
+                && !source.waiting
+                && source
+                    .cursor
+                    .entry()
+                    .is_some_and(|entry| from.is_some_and(|from| entry.key >= from))
+            {
+                continue;
+            }
             source.waiting = false;
             if !backwards
                 && let Some(bound) = source.cursor.lower_bound(from)

@@ -25,6 +25,8 @@ use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
 use crate::cache::{Lease, PageClass, PageMiss, PagePointer, PageScan, ReadContext, fetch_misses};
 
+/// A seek so many leaves ahead goes on with a run.
+const NEAR_LEAVES_MAX: usize = 8;
 /// The largest number of pages read ahead through the cache.
 const AHEAD_PAGES_MAX: usize = 32;
 /// The number of leaves read through the cache in one forward run. Later leaves bypass the cache.
@@ -137,6 +139,44 @@ impl TableCursor {
         self.rest();
         self.descend(key, threshold - 1)?;
         self.sought = true;
+        let index = self.search(key, threshold)?;
+        self.place_or_cross(index)
+    }
+
+    /// The index of the first entry from `key` on, which is ahead of the position, if it is in the same leaf.
+    fn find_ahead_in_leaf(&mut self, key: &[u8]) -> Result<Option<usize>> {
+        let index = self.search(key, Seqno::MAX.0 + 1)?;
+        Ok(Some(index).filter(|index| *index < self.leaf.entries()))
+    }
+
+    /// Seeks a key that is ahead of the position and in another leaf. If that is one of the next leaves, this is a step of
+    /// a forward run, and leaves are read ahead as for one that visits each.
+    fn seek_ahead(&mut self, key: &[u8]) -> Result<()> {
+        let before = self.path.last().copied();
+        if self.careful || self.pages.is_some() || self.run.0 != Direction::Forward {
+            return self.seek_at(key, Seqno::MAX);
+        }
+        self.leaf.unplace();
+        let threshold = Seqno::MAX.0 + 1;
+        let leaf = self.retrace(key, threshold - 1)?;
+        let leaves = match (before, self.path.last()) {
+            (Some(before), Some(now)) if before.page == now.page => {
+                now.child.checked_sub(before.child).filter(|leaves| *leaves <= NEAR_LEAVES_MAX)
+            }
+            _ => None,
+        };
+        match leaves {
+            Some(leaves) => {
+                // Beyond that, leaves would be read past the cache one by one.
+                self.run.1 = (self.run.1 + leaves as u32).min(CACHED_RUN_PAGES);
+                self.read_ahead(leaf, Direction::Forward)?;
+            }
+            None => {
+                self.rest();
+                self.sought = true;
+            }
+        }
+        self.load(leaf)?;
         let index = self.search(key, threshold)?;
         self.place_or_cross(index)
     }
@@ -504,7 +544,13 @@ impl Cursor for TableCursor {
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.seek_at(key, Seqno::MAX)
+        if self.leaf.entry().is_none_or(|entry| entry.key >= key) {
+            return self.seek_at(key, Seqno::MAX);
+        }
+        match self.find_ahead_in_leaf(key)? {
+            Some(index) => self.place(index),
+            None => self.seek_ahead(key),
+        }
     }
 
     fn seek_before(&mut self, key: &[u8]) -> Result<()> {

@@ -662,7 +662,14 @@ impl Cursor for PlacedCursor {
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.place(Some(self.run.position(key)), true)
+        let position = self.run.position(key);
+        // What was read before a jump says nothing of how much will be read behind it.
+        if self.at.is_some_and(|(at, _)| position != at && position != at + 1) {
+            self.end();
+            (self.pass.keys, self.pass.ahead, self.ahead, self.noted) = (0, 0, 0, 0);
+            self.tables.clear();
+        }
+        self.place(Some(position), true)
     }
 
     fn seek_before(&mut self, key: &[u8]) -> Result<()> {

@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use super::{End, Inner};
+use super::{End, Inner, OpenRange};
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
 use crate::db::damage::{DamagedRange, after};
@@ -152,7 +152,7 @@ impl Inner {
             None => self.back.edge.as_deref(),
         };
         let range = range.within(&self.front.edge, back)?;
-        match self.front.open.as_ref().and_then(|open| open.last()) {
+        match self.front_range().and_then(OpenRange::last) {
             Some(last) => range.within(&after(last), None),
             None => Some(range),
         }

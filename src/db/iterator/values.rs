@@ -201,10 +201,10 @@ impl Inner {
     /// Of a key with several visible entries in these leaves, the newest one counts.
     fn names_ahead(&self, end: End, key: &[u8], count: usize) -> Vec<Name> {
         let (open, other, forward) = match end {
-            End::Front => (&self.front.open, &self.back.open, true),
-            End::Back => (&self.back.open, &self.front.open, false),
+            End::Front => (self.front.open.as_deref(), self.back.open.as_deref(), true),
+            End::Back => (self.back.open.as_deref(), self.front_range(), false),
         };
-        let other = other.as_ref().and_then(|open| open.last());
+        let other = other.and_then(|open| open.last());
         let limit = match forward {
             true => other.or(self.back.edge.as_deref()),
             false => other.or(Some(&*self.front.edge)),

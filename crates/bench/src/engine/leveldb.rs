@@ -281,4 +281,33 @@ impl Session for LevelSession<'_> {
         checked(f, error)?;
         Ok(seen)
     }
+
+    fn seek_each(
+        &mut self,
+        next_key: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+        each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        let Level { functions: f, db, read, .. } = self.level;
+        let (mut error, mut sought) = (null_mut(), Vec::new());
+        // SAFETY: the iterator lives until it is destroyed; keys and values until it moves.
+        unsafe {
+            let iterator = (f.leveldb_create_iterator)(*db, *read);
+            while next_key(&mut sought) {
+                (f.leveldb_iter_seek)(iterator, sought.as_ptr().cast(), sought.len());
+                if (f.leveldb_iter_valid)(iterator) == 0 {
+                    continue;
+                }
+                let (mut key_len, mut value_len) = (0, 0);
+                let key = (f.leveldb_iter_key)(iterator, &mut key_len);
+                let value = (f.leveldb_iter_value)(iterator, &mut value_len);
+                each(
+                    std::slice::from_raw_parts(key.cast(), key_len),
+                    std::slice::from_raw_parts(value.cast(), value_len),
+                );
+            }
+            (f.leveldb_iter_get_error)(iterator, &mut error);
+            (f.leveldb_iter_destroy)(iterator);
+        }
+        checked(f, error)
+    }
 }

@@ -163,6 +163,20 @@ pub trait Session {
 
     /// Up to `count` pairs from `from` on, in order; says how many there were.
     fn scan(&mut self, from: &[u8], count: u64, each: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64>;
+
+    /// The first pair from each key on, by one iterator that goes from key to key. `next_key` makes the keys, until it returns
+    /// false. An engine whose iterators cannot do that makes one for each key.
+    fn seek_each(
+        &mut self,
+        next_key: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+        each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        let mut key = Vec::new();
+        while next_key(&mut key) {
+            self.scan(&key, 1, each)?;
+        }
+        Ok(())
+    }
 }
 
 /// Opens an engine with its settings and configuration.

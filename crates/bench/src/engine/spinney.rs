@@ -201,4 +201,20 @@ impl Session for SpinneySession<'_> {
         }
         Ok(seen)
     }
+
+    fn seek_each(
+        &mut self,
+        next_key: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+        each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        let (mut iter, mut key) = (self.store.keyspace.iter(), Vec::new());
+        while next_key(&mut key) {
+            iter.seek(&key);
+            if let Some(pair) = iter.next() {
+                let (key, value) = text(pair)?;
+                each(&key, &value);
+            }
+        }
+        Ok(())
+    }
 }

@@ -49,6 +49,10 @@ pub fn workload(name: &str) -> String {
         "cached" => "random get, all data read before".to_string(),
         "reopen" => "insert before a kill".to_string(),
         "rebuild" => "insert before a power loss".to_string(),
+        _ if number("skip").is_some() => match number("skip").unwrap_or_default() {
+            1 => "seek of every pair".to_string(),
+            records => format!("seek of every {}th pair", grouped(records)),
+        },
         _ => match (number("scan"), number("multiget"), number("local")) {
             (Some(1), ..) => "scan of 1 pair".to_string(),
             (Some(pairs), ..) => format!("scan of {} pairs", grouped(pairs)),
@@ -83,6 +87,7 @@ pub fn rate_unit(workload: &str) -> &'static str {
         "multiget" => "keys per second",
         "scan" => "scans per second",
         "fullscan" => "pairs per second",
+        "skip" => "seeks per second",
         _ => "operations per second",
     }
 }
@@ -208,6 +213,7 @@ mod tests {
             ("multiget8@1", "multi_get of 8 keys, one thread", "keys per second"),
             ("local100", "insert in key order", "inserts per second"),
             ("fullscan", "full scan", "pairs per second"),
+            ("skip100", "seek of every 100th pair", "seeks per second"),
         ] {
             assert_eq!((workload(name).as_str(), rate_unit(name)), (words, unit));
         }

@@ -105,6 +105,11 @@ pub enum Shape {
     Mixed,
     /// Every pair in key order, by each thread.
     FullScan,
+    /// So many records apart, the first pair from there on, by one iterator for each thread.
+    Skip {
+        /// From one to the next.
+        records: u64,
+    },
     /// Inserts, death of the process, and a new one that opens the store.
     Reopen {
         /// Files that can be made from others are gone: a power loss makes them useless.
@@ -151,6 +156,7 @@ updates: zipfian, uniform, latest or sequential, as in get:zipfian@8):
   get (readrandom)        reads, uniform           getabsent (readmissing)  reads of absent keys
   scanN (scan50, ...)     N pairs from a key       seekrandom               scan1
   fullscan (readseq)      every pair, each thread  multiget (multireadrandom), multigetN
+  skipN (skip100, ...)    every Nth record by one iterator that seeks it; in key order after local100
   overwrite               updates, uniform         deleterandom             deletes, random order
   insertifabsent          inserts of keys of which half are there (engines without that read, then write)
   readwhilewriting        reads while one more thread updates without pause
@@ -272,6 +278,11 @@ impl FromStr for Workload {
                 shape = Shape::Reopen { rebuilds: base == "rebuild" };
                 (vec![(Insert, 100)], Sequential)
             }
+            _ if number("skip").is_some_and(|records| records > 0) => {
+                shape = Shape::Skip { records: number("skip").unwrap_or(1) };
+                amount = Amount::Records;
+                (vec![(Step, 100)], Sequential)
+            }
             _ => match (number("scan"), number("multiget"), number("local")) {
                 (Some(pairs @ 1..), _, _) => {
                     scan_length = ScanLength::Pairs(pairs);
@@ -327,7 +338,7 @@ mod tests {
     #[test]
     fn every_name_is_known_and_every_mix_is_whole() {
         let names = "load reload fillrandom fillseq local30 a b c d e f get readrandom getabsent readmissing \
-                     scan1 scan100000 seekrandom fullscan readseq multiget multiget8 multireadrandom \
+                     scan1 scan100000 seekrandom skip1 skip100 fullscan readseq multiget multiget8 multireadrandom \
                      overwrite deleterandom insertifabsent readwhilewriting space aged sustained sync cached reopen rebuild \
                      get:zipfian c:uniform@8 scan50:latest@2";
         for name in names.split_whitespace() {
@@ -335,8 +346,7 @@ mod tests {
             assert_eq!(workload.mix.iter().map(|(_, percent)| percent).sum::<u64>(), 100, "{name}");
             assert_eq!(named(workload.name()), workload, "{name}");
         }
-        let wrong =
-            "g scan scan0 scanx local101 get@0 get@x multiget0 get:often load:uniform d:uniform";
+        let wrong = "g scan scan0 skip0 skip scanx local101 get@0 get@x multiget0 get:often load:uniform d:uniform";
         for name in wrong.split_whitespace().chain([""]) {
             assert!(name.parse::<Workload>().is_err(), "{name}");
         }

@@ -100,6 +100,7 @@ impl<'a> Worker<'a> {
     pub(super) fn run(mut self, operations: u64) -> Result<Measured> {
         let result = match self.shared.workload.shape {
             Shape::FullScan => self.full_scan(),
+            Shape::Skip { records } => self.skip(records),
             _ => self.mixed(operations),
         };
         if result.is_err() {
@@ -378,6 +379,44 @@ impl<'a> Worker<'a> {
         measured.operations += in_step;
         measured.pairs_scanned += seen;
         checks.missing += (next - first).abs_diff(seen);
+        checks.add_to(measured);
+        Ok(())
+    }
+
+    /// Seeks every so manyth record with one iterator. Its key is there, so it must be found.
+    fn skip(&mut self, records: u64) -> Result<()> {
+        let (first, next) = self.shared.records();
+        let mut checks = Checks::new(self.shared, &mut self.room);
+        let (measured, clock, keys) = (&mut self.measured, self.shared.clock, self.shared.keys);
+        let (mut index, sought) = (first, std::cell::Cell::new(0));
+        let (mut in_step, mut start, mut found) = (0, Instant::now(), 0);
+        self.session.seek_each(
+            &mut |key| {
+                if index >= next {
+                    return false;
+                }
+                sought.set(keys.number(index));
+                keys.key(sought.get(), key);
+                index += records;
+                true
+            },
+            &mut |key, value| {
+                match number_of(key) {
+                    Some(number) if number == sought.get() => checks.pair(number, key, value),
+                    _ => checks.wrong += 1,
+                }
+                (in_step, found) = (in_step + 1, found + 1);
+                if in_step == STEP_PAIRS {
+                    let end = Instant::now();
+                    measured.record(Operation::Step, end - start, end - clock.start, in_step);
+                    self.shared.progress.fetch_add(in_step, Ordering::Relaxed);
+                    (start, in_step) = (end, 0);
+                }
+            },
+        )?;
+        measured.operations += in_step;
+        measured.pairs_scanned += found;
+        checks.missing += (next - first).div_ceil(records).abs_diff(found);
         checks.add_to(measured);
         Ok(())
     }
