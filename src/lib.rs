@@ -38,8 +38,9 @@
 //! | read and write keys, one or many | [`Keyspace`] |
 //! | write over several keyspaces at once | [`Batch`] |
 //! | write only if a key is absent, present or unchanged | [`Keyspace::insert_if_absent`], [`Keyspace::fetch_update`], [`Batch::require_absent`] |
+//! | read and write as if alone, over any keyspaces | [`Database::transact`], [`Transaction`] |
 //! | read one moment of all keyspaces | [`Snapshot`] |
-//! | read in key order, from both ends | [`Iter`], [`KeyRange`] |
+//! | read in key order, from both ends, and skip | [`Iter`], [`KeyRange`] |
 //! | update values without reading them | [`MergeOperator`], [`Keyspace::merge`] |
 //! | choose what a write survives | [`Durability`] |
 //! | read a store without changing a byte of it | [`Builder::open_read_only`] |
@@ -101,6 +102,7 @@ pub use db::repair::{
     Repair, RepairBasis, RepairDamage, RepairProgress, RepairReport, RepairedKeyspace, repair,
 };
 pub use db::snapshot::Snapshot;
+pub use db::transaction::{Isolation, Savepoint, Transaction, TransactionIter};
 pub use db::statistics::{KeyspaceStatistics, LatencySummary, Statistics, Traffic};
 pub use merge::{Append, MergeOperator, U64Add};
 pub use tree::kinds::TreeKind;

@@ -203,6 +203,38 @@ bugs! {
         "A conditional write does not find what has reached the tree since its key was read.";
     ConditionKeysUnlocked, "condition-keys-unlocked", "db",
         "A batch does not lock the keys of conditions that it does not write.";
+    WatchWithoutBarrier, "watch-without-barrier", "db",
+        "A transaction that has read ranges does not wait for commits that have not seen its watch.";
+    WatchNotTold, "watch-not-told", "db",
+        "A commit does not tell watches of its keys.";
+    WatchedKeyspaceShared, "watched-keyspace-shared", "db",
+        "A transaction that has read ranges commits beside others that write to the keyspace.";
+    LockedKeyWritten, "locked-key-written", "db",
+        "A put writes to a key that a transaction has locked.";
+    LockTakenBesideCommit, "lock-taken-beside-commit", "db",
+        "A transaction locks a key while a commit to it is under way.";
+    DeadlockNotSeen, "deadlock-not-seen", "db",
+        "Transactions that wait for one another do so until their time is up.";
+    TransactionReadsNotKept, "transaction-reads-not-kept", "db",
+        "A transaction commits though a key that it has read was written to.";
+    TransactionRangesNotKept, "transaction-ranges-not-kept", "db",
+        "A transaction commits though a key came into a range that it has read.";
+    TransactionRangeEndsEarly, "transaction-range-ends-early", "db",
+        "A transaction that has read a range to its end keeps it up to its last key.";
+    TransactionAbsentNotKept, "transaction-absent-not-kept", "db",
+        "A transaction does not keep keys that it has found absent.";
+    TransactionFlushMissed, "transaction-flush-missed", "db",
+        "A transaction that has read ranges does not find what has reached the tree since.";
+    TransactionOwnDeletesUnseen, "transaction-own-deletes-unseen", "db",
+        "An iterator of a transaction yields keys that it has deleted.";
+    TransactionReadsNewest, "transaction-reads-newest", "db",
+        "A transaction reads the newest state instead of its snapshot.";
+    TransactionRollbackKeepsLast, "transaction-rollback-keeps-last", "db",
+        "Going back to a savepoint keeps the first write after it.";
+    TransactionSnapshotMoves, "transaction-snapshot-moves", "db",
+        "A transaction that locks a key moves its snapshot without looking at what it has read.";
+    TransactionWritesNotKept, "transaction-writes-not-kept", "db",
+        "With snapshot isolation, the second of two that write to a key commits too.";
     GuardWithoutBarrier, "guard-without-barrier", "db",
         "Commits lock keys only while a conditional write is under way, which waits for none that has begun.";
     GuardedWriteUnlocked, "guarded-write-unlocked", "db",

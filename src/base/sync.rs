@@ -106,7 +106,7 @@ pub(crate) mod modelled {
 
 #[cfg(not(shuttle))]
 pub(crate) use crossbeam_utils::Backoff;
-pub(crate) use locks::{Condvar, Mutex, MutexGuard, RwLock};
+pub(crate) use locks::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(shuttle)]
 pub(crate) use scheduled::{ArcSwap, Backoff};
 

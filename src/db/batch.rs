@@ -8,11 +8,12 @@ use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, hold_open, planted};
 use crate::merge::Contained;
-use crate::store::condition::{Condition, Tries};
+use crate::store::condition::{Condition, Preconditions};
 use crate::store::operation::{Operation, check_sizes};
 use crate::store::read;
 use crate::store::state::KeyspaceState;
 use crate::store::store::OpenStore;
+use crate::store::tries::Tries;
 
 /// A list of writes for one atomic commit. A later write overrides an earlier one to the same key.
 ///
@@ -313,7 +314,8 @@ impl Batch {
             hold_open(Bug::ConditionNotVerified, 16);
             hold_open(Bug::ConditionSeesActiveOnly, 16);
             hold_open(Bug::ConditionIgnoresFlush, 16);
-            if store.commit_if(|| self.operations(), self.durability, &conditions, &mut tries)? {
+            let wanted = Preconditions::of(&conditions);
+            if store.commit_if(|| self.operations(), self.durability, wanted, &mut tries)? {
                 return Ok(());
             }
         }

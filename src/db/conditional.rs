@@ -14,9 +14,10 @@ use crate::base::error::Result;
 use crate::base::planted::{Bug, hold_open};
 use crate::base::slice::Slice;
 use crate::merge::Contained;
-use crate::store::condition::{Condition, Tries};
+use crate::store::condition::{Condition, Preconditions};
 use crate::store::operation::{Operation, check_sizes};
 use crate::store::read;
+use crate::store::tries::Tries;
 
 /// What [`Keyspace::fetch_update`] makes of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -354,9 +355,10 @@ impl Keyspace {
             hold_open(Bug::ConditionSeesActiveOnly, 16);
             hold_open(Bug::ConditionIgnoresFlush, 16);
             let operation = Operation { keyspace, kind, key, value };
-            let condition = Condition { keyspace, key, since };
+            let condition = [Condition { keyspace, key, since }];
             let operations = || std::iter::once(operation);
-            if store.commit_if(operations, durability, &[condition], &mut tries)? {
+            let wanted = Preconditions::of(&condition);
+            if store.commit_if(operations, durability, wanted, &mut tries)? {
                 return Ok(found);
             }
             decided = Some((found, made));

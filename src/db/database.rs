@@ -115,6 +115,10 @@ impl Database {
         Builder::in_memory()
     }
 
+    pub(super) fn store(&self) -> &Arc<OpenStore> {
+        &self.store
+    }
+
     pub(crate) fn open(builder: Builder) -> Result<Database> {
         Ok(Database { store: Arc::new(OpenStore(open::open(builder)?)) })
     }

@@ -19,3 +19,4 @@ pub(crate) mod repair;
 mod schedules;
 pub(crate) mod snapshot;
 pub(crate) mod statistics;
+pub(crate) mod transaction;

@@ -140,6 +140,8 @@ pub struct Statistics {
     pub memory_trees: u64,
     /// Memory of open iterators including their cursors, in bytes.
     pub memory_iterators: u64,
+    /// Memory of the writes and read sets of open transactions, in bytes.
+    pub memory_transactions: u64,
     /// Memory of read-ahead buffers, in bytes.
     pub memory_read_ahead: u64,
     /// Memory of freed memtables that is kept for later ones, in bytes.
@@ -199,6 +201,7 @@ impl Statistics {
             + self.memory_cache
             + self.memory_trees
             + self.memory_iterators
+            + self.memory_transactions
             + self.memory_read_ahead
             + self.memory_jobs
             + self.memory_journal
@@ -267,13 +270,14 @@ impl Statistics {
                 );
             }
         }
-        let gauges: [(&str, u64); 16] = [
+        let gauges: [(&str, u64); 17] = [
             ("memory_memtables_bytes", self.memory_memtables),
             ("memory_cache_bytes", self.memory_cache),
             ("memory_row_cache_bytes", self.memory_row_cache),
             ("memory_kept_bytes", self.memory_kept),
             ("memory_trees_bytes", self.memory_trees),
             ("memory_iterators_bytes", self.memory_iterators),
+            ("memory_transactions_bytes", self.memory_transactions),
             ("memory_read_ahead_bytes", self.memory_read_ahead),
             ("memory_idle_bytes", self.memory_idle),
             ("memory_jobs_bytes", self.memory_jobs),
@@ -410,6 +414,7 @@ impl Store {
             memory_idle: self.pool.bytes_retained() as u64,
             memory_iterators: self.open_iterators.bytes()
                 + self.open_iterators.held() * ITERATOR_BYTES,
+            memory_transactions: self.transaction_memory.bytes(),
             snapshots: self.snapshots.snapshots(),
             iterators_held: self.open_iterators.held(),
             ..Statistics::default()

@@ -1,7 +1,7 @@
 //! What a commit depends on: keys to which nobody has written since they were read.
 //!
-//! A keyspace is *guarded* from its first conditional write on, until it is closed. Commits to it lock their keys
-//! (`key_locks`). A conditional write reads its keys at some number, locks them, and looks whether one has a newer version.
+//! A keyspace is *guarded* from its first conditional write or transaction on, until it is closed. Commits to it lock their
+//! keys (`key_locks`). A conditional write reads its keys at some number, locks them, and looks whether one has a newer version.
 //! All versions that are newer than a tree's `flushed` number are in memtables, so that look reads no page.
 //!
 //! Invariants:
@@ -15,9 +15,10 @@
 
 use std::sync::Arc;
 
-use super::large::LargeValues;
 use super::state::KeyspaceState;
 use super::store::Store;
+use super::transaction_locks::Owner;
+use super::watch::Published;
 use crate::base::error::Result;
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::planted::{Bug, planted};
@@ -31,25 +32,47 @@ pub(crate) struct Condition<'a> {
     pub(crate) since: Seqno,
 }
 
-/// What earlier tries of a commit have done: one whose conditions do not hold is tried again.
-#[derive(Default)]
-pub(crate) struct Tries {
-    /// Its large values, which have been written.
-    pub(super) values: Option<LargeValues>,
-    /// It has been delayed, for all of its bytes.
-    pub(super) was_delayed: bool,
+/// What must hold when a commit gets its number. All keyspaces in it are guarded.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Preconditions<'a> {
+    pub(crate) conditions: &'a [Condition<'a>],
+    /// Watches that nobody has hit.
+    pub(crate) watches: &'a [WatchOf<'a>],
+    /// Who has locked keys for it.
+    pub(crate) owner: Option<Owner>,
 }
 
-impl Tries {
-    /// The next try writes other values.
-    pub(crate) fn forget_values(&mut self) {
-        self.values = None;
+/// A watch, and its keyspace.
+pub(crate) struct WatchOf<'a> {
+    pub(crate) keyspace: &'a Arc<KeyspaceState>,
+    pub(crate) published: Published<'a>,
+}
+
+impl<'a> Preconditions<'a> {
+    pub(crate) fn of(conditions: &'a [Condition<'a>]) -> Preconditions<'a> {
+        Preconditions { conditions, ..Preconditions::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.conditions.is_empty() && self.watches.is_empty()
+    }
+
+    /// Its keyspaces, some of them several times.
+    pub(super) fn keyspaces(&self) -> impl Iterator<Item = &'a Arc<KeyspaceState>> + use<'a> {
+        let of_conditions = self.conditions.iter().map(|condition| condition.keyspace);
+        of_conditions.chain(self.watches.iter().map(|watch| watch.keyspace))
+    }
+
+    /// Its watch of a keyspace.
+    pub(super) fn watch_of(&self, keyspace: &KeyspaceState) -> Option<&'a Published<'a>> {
+        let mut watches = self.watches.iter();
+        watches.find(|watch| watch.keyspace.id == keyspace.id).map(|watch| &watch.published)
     }
 }
 
 impl Condition<'_> {
     /// Returns true if the condition holds. Before the key is locked, the answer may be outdated at once.
-    fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         if planted(Bug::ConditionNotVerified) {
             return true;
         }
@@ -77,17 +100,20 @@ pub(super) fn lock_hash(keyspace: &KeyspaceState, key: &[u8]) -> u64 {
 }
 
 impl Store {
-    /// Whether all conditions hold. If not, their keys are to be read again.
+    /// Whether all conditions hold, and no watch has been hit. If not, the keys of conditions are to be read again.
     ///
     /// # Errors
     /// `Closed` if a keyspace has been dropped. `Poisoned`: a commit that has panicked may have left a version that never
     /// becomes visible, and no condition on its key would ever hold.
-    pub(super) fn all_hold(&self, conditions: &[Condition<'_>]) -> Result<bool> {
-        conditions.iter().try_for_each(|condition| condition.keyspace.check_exists())?;
-        let all_hold = conditions.iter().all(Condition::holds);
+    pub(super) fn all_hold(&self, preconditions: &Preconditions<'_>) -> Result<bool> {
+        let check_exist = || preconditions.keyspaces().try_for_each(|it| it.check_exists());
+        check_exist()?;
+        let is_hit = |watch: &WatchOf<'_>| watch.published.watch.hit().is_some();
+        let all_hold = preconditions.conditions.iter().all(Condition::holds)
+            && !preconditions.watches.iter().any(is_hit);
         match all_hold {
             // What a keyspace had is gone once it has been dropped.
-            true => conditions.iter().try_for_each(|it| it.keyspace.check_exists())?,
+            true => check_exist()?,
             false => self.check_writable()?,
         }
         Ok(all_hold)

@@ -25,6 +25,7 @@ mod kept;
 mod kept_state;
 mod key_locks;
 mod large;
+pub(crate) mod locking;
 pub(crate) mod memtable_state;
 pub(crate) mod open;
 pub(crate) mod open_iterators;
@@ -49,4 +50,8 @@ pub(crate) mod state;
 #[expect(clippy::module_inception, reason = "the store itself")]
 pub(crate) mod store;
 pub(crate) mod strangers;
+pub(crate) mod transaction_locks;
+pub(crate) mod transaction_memory;
+pub(crate) mod tries;
+pub(crate) mod watch;
 mod write;

@@ -34,6 +34,8 @@ use super::snapshots::Snapshots;
 use super::state::{Blobs, KeyspaceParts, KeyspaceState, Observer};
 use super::store::{Store, StoreContext};
 use super::strangers::{origins_of_unknown, stranger};
+use super::transaction_locks::TransactionLocks;
+use super::transaction_memory::TransactionMemory;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::key_hash::{HashSecret, KeyHasher};
@@ -626,6 +628,8 @@ fn open_locked(
         smaller_trees_bytes: AtomicU64::new(0),
         grown_indexes_bytes: AtomicU64::new(0),
         key_locks: KeyLocks::default(),
+        transaction_locks: Arc::new(TransactionLocks::default()),
+        transaction_memory: TransactionMemory::new(sizes.memory_budget),
         closed: AtomicBool::new(false),
         closing: Mutex::default(),
         closed_by_one: Condvar::new(),

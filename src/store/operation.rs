@@ -52,7 +52,7 @@ pub(crate) fn check_sizes(key: &[u8], value: &[u8]) -> Result<()> {
 
 /// Why a merge is refused.
 #[cold]
-pub(super) fn no_operator(keyspace: &KeyspaceState) -> Error {
+pub(crate) fn no_operator(keyspace: &KeyspaceState) -> Error {
     match &keyspace.options().merge_operator {
         Some(name) => Error::Conflict {
             what: format!(

@@ -167,7 +167,8 @@ impl Store {
         let before = self.memtables_share.fetch_max(memtables, Ordering::Relaxed);
         let (jobs, memtables) = (self.jobs_bytes(), memtables.max(before));
         let iterators = self.open_iterators.bytes_to_provide();
-        let trees = self.trees_bytes(jobs + memtables + iterators + kept) + iterators;
+        let readers = iterators + self.transaction_memory.bytes_to_provide();
+        let trees = self.trees_bytes(jobs + memtables + readers + kept) + readers;
         let trees = trees.next_multiple_of((self.sizes.memory_budget / 64).max(64 << 10)) + kept;
         let bytes = self.sizes.cache_bytes(jobs, memtables, trees);
         let stays = planted(Bug::LentMemoryStays) && bytes < *share;

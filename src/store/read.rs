@@ -20,6 +20,8 @@ struct Lookup {
     /// The number of the last version met: the same one met again, in a memtable that has just become
     /// a table, does not count twice.
     last: Option<Seqno>,
+    /// The number of the first version met.
+    newest: Option<Seqno>,
     found: Option<Found>,
     /// The tree's newest version of the key, if that is the value found.
     tree_seqno: Option<Seqno>,
@@ -42,6 +44,7 @@ impl Lookup {
         if self.last.is_some_and(|last| last <= entry.seqno) {
             return ControlFlow::Continue(());
         }
+        self.newest = self.newest.or(Some(entry.seqno));
         self.last = Some(entry.seqno);
         self.found = Some(match entry.kind {
             EntryKind::Put if self.key_only => Found::Value(Slice::default()),
@@ -219,6 +222,26 @@ pub(crate) fn newest(
     };
     let value = look_up(store, keyspace, key, None, key_only, answer)?;
     Ok((value, read_at))
+}
+
+/// The number of the key's newest version at `snapshot`, or in the newest visible state; `None` if it has none. And the number
+/// at which it was read. Reads no value from a blob file.
+pub(crate) fn newest_version(
+    store: &Store,
+    keyspace: &KeyspaceState,
+    key: &[u8],
+    snapshot: Option<Seqno>,
+) -> Result<(Option<Seqno>, Seqno)> {
+    let mut versions = (None, Seqno(0));
+    let answer = |found: Lookup, snapshot| {
+        versions = (found.newest, snapshot);
+        match found.found {
+            Some(Found::Refused(error)) => Err(error),
+            _ => Ok(None),
+        }
+    };
+    look_up(store, keyspace, key, snapshot, false, answer)?;
+    Ok(versions)
 }
 
 /// Whether the key has a value at `snapshot`, or in the newest visible state. Reads no value from a blob file.

@@ -20,6 +20,7 @@ use super::gaps::Gaps;
 use super::memtable_state::MemtableState;
 use super::retired::Retired;
 use super::store::Store;
+use super::watch::Watches;
 use crate::base::entry::Cursor;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{KeyspaceId, Seqno};
@@ -71,7 +72,7 @@ impl ReadState {
     }
 
     /// All of its memtables, newest first.
-    pub(super) fn memtables(&self) -> impl Iterator<Item = &Arc<MemtableState>> {
+    pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<MemtableState>> {
         std::iter::once(&self.active).chain(&self.frozen)
     }
 
@@ -108,10 +109,12 @@ pub(crate) struct KeyspaceState {
     pub(crate) hasher: Arc<KeyHasher>,
     pub(crate) counters: Arc<TreeCounters>,
     pub(crate) dropped: AtomicBool,
-    /// It has had a conditional write: commits lock their keys (`condition`).
+    /// It has had a conditional write or a transaction: commits lock their keys (`condition`).
     pub(crate) is_guarded: AtomicBool,
     /// No commit is under way that does not.
     pub(crate) is_guarded_throughout: AtomicBool,
+    /// What commits that are being decided depend on.
+    pub(crate) watches: Watches,
     /// The delay of its writers, from the backlog of its background work.
     pub(crate) write_delay: WriteDelay,
     /// No memtable is built before this time, after a failure.
@@ -262,6 +265,7 @@ impl KeyspaceState {
             dropped: AtomicBool::new(false),
             is_guarded: AtomicBool::new(false),
             is_guarded_throughout: AtomicBool::new(false),
+            watches: Watches::default(),
             write_delay: WriteDelay::default(),
             flush_backoff_until_nanos: AtomicU64::new(0),
             compaction_backoff_until_nanos: AtomicU64::new(0),

@@ -2,8 +2,9 @@
 //!
 //! Invariants:
 //! 1. Locks are taken in this order: batches `in_flight`, `registry`, `incorporation`, a memtable's stage, a tree's
-//!    change lock, the manifest's. The commit barrier is entered only with the first two held. Keys are locked after
-//!    batches in flight and before a shard of the journal, with no other lock held.
+//!    change lock, the manifest's. The commit barrier is entered only with the first two held. A commit
+//!    locks keyspaces (`watch`), by their numbers, and then keys, after batches in flight and before a shard of the
+//!    journal, with no other lock held.
 //! 2. Once `poison` is set, no write is accepted until the store has been reopened.
 
 use std::collections::BTreeMap;
@@ -26,6 +27,8 @@ use super::rest_state::{JobMemory, Rest};
 use super::sizes::Sizes;
 use super::snapshots::Snapshots;
 use super::state::KeyspaceState;
+use super::transaction_locks::TransactionLocks;
+use super::transaction_memory::TransactionMemory;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::panics::overheard;
@@ -95,6 +98,8 @@ pub(crate) struct Store {
     /// Counted once one is marked as dropped or guarded, before the barrier behind which every commit sees it.
     pub(crate) keyspace_changes: AtomicU64,
     pub(crate) key_locks: KeyLocks,
+    pub(crate) transaction_locks: Arc<TransactionLocks>,
+    pub(crate) transaction_memory: TransactionMemory,
     pub(crate) closed: AtomicBool,
     pub(crate) closing: Mutex<Closing>,
     /// Signalled when `closing` is done.

@@ -3,15 +3,17 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::condition::{Condition, Tries, lock_hash};
+use super::condition::{Condition, Preconditions, lock_hash};
 use super::counters::is_timed;
 use super::in_flight::{COUNTED_BYTES_MIN, Flight};
 use super::large::LargeValues;
+use super::locking::lock_keyspaces;
 use super::memtable_state::MemtableState;
 use super::operation::{Operation, check_sizes, no_operator, too_large};
 use super::payload::{LARGE_BYTES, with_parts};
 use super::state::KeyspaceState;
 use super::store::{Store, WAIT_MAX};
+use super::tries::Tries;
 use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
@@ -20,6 +22,7 @@ use crate::base::limits::{BATCH_BYTES_MAX, BATCH_OPERATION_BYTES};
 use crate::base::panics::watched;
 use crate::base::planted::{Bug, hold_open, planted};
 use crate::base::sync::atomic::Ordering;
+use crate::base::sync::yield_now;
 use crate::cache::Room;
 use crate::commit;
 use crate::journal::{Payload, encode_operation};
@@ -56,7 +59,17 @@ struct Checked<'a> {
     changes: u64,
     locking: Cell<Locking>,
     /// What must hold when it is committed.
-    conditions: &'a [Condition<'a>],
+    preconditions: Preconditions<'a>,
+}
+
+/// How a try to commit has ended.
+enum Outcome {
+    /// The last number of the commit.
+    Committed(Seqno),
+    /// A precondition does not hold.
+    Refused,
+    /// A transaction has locked a key that it writes to.
+    Blocked,
 }
 
 /// Whether a commit locks its keys.
@@ -89,16 +102,17 @@ impl Store {
     where
         I: Iterator<Item = Operation<'a>>,
     {
-        self.commit_if(operations, durability, &[], &mut Tries::default()).map(|_| ())
+        self.commit_if(operations, durability, Preconditions::default(), &mut Tries::default())
+            .map(|_| ())
     }
 
-    /// The same if all `conditions` hold; else nothing is written, and the answer is no. Their keyspaces are guarded.
+    /// The same if all `preconditions` hold; else nothing is written, and the answer is no. Their keyspaces are guarded.
     /// `tries` is what earlier tries of the same commit have done.
     pub(crate) fn commit_if<'a, I>(
         &self,
         operations: impl Fn() -> I,
         durability: Durability,
-        conditions: &'a [Condition<'a>],
+        preconditions: Preconditions<'a>,
         tries: &mut Tries,
     ) -> Result<bool>
     where
@@ -107,19 +121,25 @@ impl Store {
         let timed = is_timed().then(|| self.clock.nanos());
         self.check_open()?;
         self.check_not_read_only()?;
-        let mut batch = self.check(operations(), conditions)?;
+        let mut batch = self.check(operations(), preconditions)?;
+        if let Some(taken) = &tries.taken {
+            batch.preconditions.owner = Some(taken.owner);
+        }
         if batch.count == 0 {
-            return self.commit_nothing(durability, conditions);
+            return self.commit_nothing(durability, &preconditions);
         }
         // Before it holds what others wait for.
         self.wait_for_readers(batch.held);
-        let last = if batch.large.is_some() || batch.held >= COUNTED_BYTES_MIN {
-            self.commit_counted(&operations, &mut batch, durability, tries)?
-        } else {
-            self.admit(&operations, &batch, tries)?;
-            self.commit_in_order(&operations, &batch, durability, None)?
+        let last = match self.try_to_commit(&operations, &mut batch, durability, tries)? {
+            Outcome::Committed(last) => last,
+            Outcome::Refused => return Ok(false),
+            Outcome::Blocked => {
+                match self.commit_after_others(&operations, &mut batch, durability, tries)? {
+                    None => return Ok(false),
+                    Some(last) => last,
+                }
+            }
         };
-        let Some(last) = last else { return Ok(false) };
         if durability == Durability::Sync && !planted(Bug::CommitBeforeSync) {
             self.journal.sync_upto(last)?;
             self.counters.commits_sync.add(1);
@@ -135,12 +155,83 @@ impl Store {
         Ok(true)
     }
 
+    /// Tries once to commit a batch.
+    #[inline]
+    fn try_to_commit<'a, I>(
+        &self,
+        operations: &impl Fn() -> I,
+        batch: &mut Checked<'a>,
+        durability: Durability,
+        tries: &mut Tries,
+    ) -> Result<Outcome>
+    where
+        I: Iterator<Item = Operation<'a>>,
+    {
+        if batch.large.is_some() || batch.held >= COUNTED_BYTES_MIN {
+            return self.commit_counted(operations, batch, durability, tries);
+        }
+        self.admit(operations, batch, tries)?;
+        self.commit_in_order(operations, batch, durability, None)
+    }
+
+    /// Commits a batch that writes to keys which transactions have locked: waits for these keys as a transaction of this one
+    /// commit, and passes them on once it is visible. `None` if a precondition does not hold.
+    #[cold]
+    fn commit_after_others<'a, I>(
+        &self,
+        operations: &impl Fn() -> I,
+        batch: &mut Checked<'a>,
+        durability: Durability,
+        tries: &mut Tries,
+    ) -> Result<Option<Seqno>>
+    where
+        I: Iterator<Item = Operation<'a>>,
+    {
+        Contained::refuse_inside("a write to a key that a transaction has locked")?;
+        // Kept until the last try, which reads again what has changed while it waited.
+        let owner = batch.preconditions.owner;
+        let mut taken = tries.taken.take().unwrap_or_else(|| self.takes_keys(owner));
+        batch.preconditions.owner = Some(taken.owner);
+        let outcome = loop {
+            match self.take_locked(operations(), &mut taken) {
+                // A transaction waits for a key that this batch has taken, and needs nothing but to be let by.
+                Err(not_locked)
+                    if not_locked.circle_at.is_some() && !taken.owner.is_transaction =>
+                {
+                    taken.release();
+                    yield_now();
+                    continue;
+                }
+                Err(not_locked) => {
+                    tries.circle_at = not_locked.circle_at.map(|key| *key);
+                    return Err(not_locked.error);
+                }
+                Ok(()) => {}
+            }
+            // It may have waited for long.
+            batch.is_full = true;
+            match self.try_to_commit(operations, batch, durability, tries)? {
+                Outcome::Committed(last) => break Some(last),
+                Outcome::Refused => break None,
+                Outcome::Blocked => {}
+            }
+        };
+        if outcome.is_none() {
+            tries.taken = Some(taken);
+        }
+        Ok(outcome)
+    }
+
     /// Whether all conditions hold at one moment; what was committed before is durable then, if wanted.
     #[cold]
-    fn commit_nothing(&self, durability: Durability, conditions: &[Condition<'_>]) -> Result<bool> {
-        if !conditions.is_empty() {
-            let _locked = self.key_locks.lock(conditions.iter().map(Condition::hash));
-            if !self.all_hold(conditions)? {
+    fn commit_nothing(
+        &self,
+        durability: Durability,
+        preconditions: &Preconditions<'_>,
+    ) -> Result<bool> {
+        if !preconditions.is_empty() {
+            let _locked = self.key_locks.lock(preconditions.conditions.iter().map(Condition::hash));
+            if !self.all_hold(preconditions)? {
                 return Ok(false);
             }
         }
@@ -155,7 +246,7 @@ impl Store {
     fn check<'a>(
         &self,
         operations: impl Iterator<Item = Operation<'a>>,
-        conditions: &'a [Condition<'a>],
+        preconditions: Preconditions<'a>,
     ) -> Result<Checked<'a>> {
         let mut batch = Checked {
             count: 0,
@@ -168,7 +259,7 @@ impl Store {
             // Before a keyspace is looked at.
             changes: self.keyspace_changes.load(Ordering::Acquire),
             locking: Cell::new(Locking::Needless),
-            conditions,
+            preconditions,
         };
         let mut last: Option<&Arc<KeyspaceState>> = None;
         for operation in operations {
@@ -242,7 +333,7 @@ impl Store {
         batch: &mut Checked<'a>,
         durability: Durability,
         tries: &mut Tries,
-    ) -> Result<Option<Seqno>>
+    ) -> Result<Outcome>
     where
         I: Iterator<Item = Operation<'a>>,
     {
@@ -257,7 +348,7 @@ impl Store {
         let values = match &mut tries.values {
             Some(values) => values,
             // No blob file is written in vain.
-            None if !self.all_hold(batch.conditions)? => return Ok(None),
+            None if !self.all_hold(&batch.preconditions)? => return Ok(Outcome::Refused),
             none => none.insert(LargeValues::write(self, operations(), large)?),
         };
         let stored = values.replace(operations());
@@ -265,61 +356,73 @@ impl Store {
         self.commit_in_order(&stored, batch, durability, Some(values))
     }
 
-    /// Commits a batch that has been admitted, with its keys locked if need be. `None` if a condition does not hold.
+    /// Commits a batch that has been admitted, with its keys locked if need be.
     #[inline]
     fn commit_in_order<'a, I>(
         &self,
         operations: &impl Fn() -> I,
-        batch: &Checked<'_>,
+        batch: &Checked<'a>,
         durability: Durability,
         values: Option<&LargeValues>,
-    ) -> Result<Option<Seqno>>
+    ) -> Result<Outcome>
     where
         I: Iterator<Item = Operation<'a>>,
     {
-        if batch.locking.get() == Locking::Needless && batch.conditions.is_empty() {
+        let committed = |result: Result<Seqno>| match result {
+            Ok(last) => Ok(Outcome::Committed(last)),
+            Err(error) => self.not_committed(error).map(Outcome::Committed),
+        };
+        if batch.locking.get() == Locking::Needless && batch.preconditions.is_empty() {
             let result = self.commit_admitted(operations, batch, durability, values);
             // Otherwise a keyspace has been guarded since it was checked.
             if batch.locking.get() != Locking::Needed {
-                return result.map(Some).or_else(|error| self.not_committed(error));
+                return committed(result);
             }
         }
         match self.commit_locked(operations, batch, durability, values)? {
-            None => Ok(None),
-            Some(result) => result.map(Some).or_else(|error| self.not_committed(error)),
+            Ok(result) => committed(result),
+            Err(outcome) => Ok(outcome),
         }
     }
 
-    /// The same with its keys locked. What the commit has failed with is returned for whoever holds no lock.
+    /// The same with its keyspaces and keys locked. What the commit has failed with is returned for whoever holds no lock.
     #[cold]
     fn commit_locked<'a, I>(
         &self,
         operations: &impl Fn() -> I,
-        batch: &Checked<'_>,
+        batch: &Checked<'a>,
         durability: Durability,
         values: Option<&LargeValues>,
-    ) -> Result<Option<Result<Seqno>>>
+    ) -> Result<std::result::Result<Result<Seqno>, Outcome>>
     where
         I: Iterator<Item = Operation<'a>>,
     {
+        let wanted = &batch.preconditions;
+        let written = || operations().map(|operation| operation.keyspace);
+        let keyspaces = lock_keyspaces(written(), wanted);
         let hashes = || operations().map(|operation| lock_hash(operation.keyspace, operation.key));
         let of_conditions = match planted(Bug::ConditionKeysUnlocked) {
             true => &[],
-            false => batch.conditions,
+            false => wanted.conditions,
         };
         let locked = self.key_locks.lock(hashes().chain(of_conditions.iter().map(Condition::hash)));
-        if !self.all_hold(batch.conditions)? {
-            return Ok(None);
+        if !self.all_hold(wanted)? {
+            return Ok(Err(Outcome::Refused));
+        }
+        if self.transaction_locks.is_used() && self.is_blocked(operations(), wanted.owner) {
+            return Ok(Err(Outcome::Blocked));
         }
         hold_open(Bug::ConditionKeysUnlocked, 16);
+        hold_open(Bug::WatchedKeyspaceShared, 8);
+        hold_open(Bug::LockTakenBesideCommit, 8);
         batch.locking.set(Locking::Locked);
         let result = self.commit_admitted(operations, batch, durability, values);
         if planted(Bug::GuardWithoutBarrier) {
-            let keyspaces = batch.conditions.iter().map(|condition| condition.keyspace);
-            keyspaces.for_each(|keyspace| keyspace.is_guarded.store(false, Ordering::SeqCst));
+            wanted.keyspaces().for_each(|it| it.is_guarded.store(false, Ordering::SeqCst));
         }
         drop(locked);
-        Ok(Some(result))
+        drop(keyspaces);
+        Ok(Ok(result))
     }
 
     /// A keyspace has been dropped or guarded since the batch was checked. With the shard locked.
@@ -329,7 +432,7 @@ impl Store {
         mut operations: impl Iterator<Item = Operation<'a>>,
         batch: &Checked<'_>,
     ) -> Result<()> {
-        batch.conditions.iter().try_for_each(|condition| condition.keyspace.check_exists())?;
+        batch.preconditions.keyspaces().try_for_each(|keyspace| keyspace.check_exists())?;
         operations.try_for_each(|Operation { keyspace, .. }| {
             keyspace.check_exists()?;
             let is_guarded = keyspace.is_guarded.load(Ordering::Acquire);
@@ -347,7 +450,7 @@ impl Store {
     fn commit_admitted<'a, I>(
         &self,
         operations: &impl Fn() -> I,
-        batch: &Checked<'_>,
+        batch: &Checked<'a>,
         durability: Durability,
         values: Option<&LargeValues>,
     ) -> Result<Seqno>
@@ -374,9 +477,15 @@ impl Store {
             }
         };
         // With the shard locked: a keyspace that is there then stays until the batch has been applied.
-        let check = || match self.keyspace_changes.load(Ordering::Acquire) == batch.changes {
-            true => Ok(()),
-            false => self.check_again(operations(), batch),
+        let check = || {
+            if self.keyspace_changes.load(Ordering::Acquire) != batch.changes {
+                self.check_again(operations(), batch)?;
+            }
+            // Nothing is left that the commit could fail with before it has its number.
+            if batch.locking.get() == Locking::Locked {
+                self.tell_watches(operations(), &batch.preconditions);
+            }
+            Ok(())
         };
         let check = || {
             if planted(Bug::GapEndedBeforeNumber) {
@@ -387,6 +496,7 @@ impl Store {
         };
         let apply = |first: Seqno| {
             hold_open(Bug::GuardWithoutBarrier, 4);
+            hold_open(Bug::WatchWithoutBarrier, 16);
             for (mut seqno, operation) in (first.0..).zip(operations()) {
                 if planted(Bug::CommitOneNumberABatch) {
                     seqno = first.0;
@@ -428,10 +538,10 @@ impl Store {
 
     /// A commit has failed: with what it ends. No key is locked.
     #[cold]
-    fn not_committed(&self, error: Error) -> Result<Option<Seqno>> {
+    fn not_committed(&self, error: Error) -> Result<Seqno> {
         if matches!(error, Error::Full { .. }) {
             if planted(Bug::CommitFullSwallowed) {
-                return Ok(Some(self.committer.visible()));
+                return Ok(self.committer.visible());
             }
             self.flush_for_room();
         }

@@ -29,7 +29,8 @@
 //! 9. [`promises`] judges space, memory and opening work in memory, where everything is repeatable.
 //! 10. [`callbacks`]: user code that panics.
 //! 11. [`views`]: threads that overwrite the same keys, and readers that compare what they see.
-//! 12. `planted` (in builds with `--cfg planted`) measures whether these regimes find planted bugs.
+//! 12. [`transactions`]: threads whose transactions append to lists and read them.
+//! 13. `planted` (in builds with `--cfg planted`) measures whether these regimes find planted bugs.
 
 pub mod action;
 pub mod allocation;
@@ -67,6 +68,7 @@ pub mod shrink;
 pub mod sizes;
 pub mod space;
 pub mod torture;
+pub mod transactions;
 pub mod verify;
 pub mod vfs;
 pub mod views;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use spinney_sim::allocation::Counting;
-use spinney_sim::{callbacks, command, promises, views};
+use spinney_sim::{callbacks, command, promises, transactions, views};
 
 /// Fuzzing measures the allocations of a case.
 #[global_allocator]
@@ -44,6 +44,11 @@ enum Regime {
     Torture(command::torture::Arguments),
     #[command(hide = true)]
     TortureChild(command::torture::ChildArguments),
+    /// Lets the transactions of threads append to lists and read them, and judges whether one order explains what they saw.
+    #[command(after_help = "Examples:
+  spinney-sim transactions --seconds 60
+  spinney-sim transactions --kind mixed --seed 7 --runs 1")]
+    Transactions(command::plain::Arguments),
     /// Lets threads overwrite the same keys in whole batches, and compares what readers see.
     #[command(after_help = "Examples:
   spinney-sim views --seconds 30
@@ -71,6 +76,9 @@ fn main() -> ExitCode {
         Regime::Threads(arguments) => command::threads::run(&arguments),
         Regime::Torture(arguments) => command::torture::run(&arguments),
         Regime::TortureChild(arguments) => command::torture::run_child(&arguments),
+        Regime::Transactions(arguments) => {
+            command::plain::run("transactions", &arguments, transactions::run)
+        }
         Regime::Views(arguments) => command::plain::run("views", &arguments, views::run),
     }
 }

@@ -150,7 +150,7 @@ impl<T> RwLock<T> {
 
     #[inline]
     #[track_caller]
-    pub(crate) fn read(&self) -> provider::RwLockReadGuard<'_, T> {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
         self.1.check();
         #[cfg(lock_counts)]
         {
@@ -164,7 +164,7 @@ impl<T> RwLock<T> {
     }
 
     /// The same, unless somebody writes.
-    pub(crate) fn try_read(&self) -> Option<provider::RwLockReadGuard<'_, T>> {
+    pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         #[cfg(lock_counts)]
         super::counted::wrote(self);
         match self.0.try_read() {
@@ -176,7 +176,7 @@ impl<T> RwLock<T> {
 
     #[inline]
     #[track_caller]
-    pub(crate) fn write(&self) -> provider::RwLockWriteGuard<'_, T> {
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.1.check();
         #[cfg(lock_counts)]
         {
@@ -189,6 +189,11 @@ impl<T> RwLock<T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Holds a [`RwLock`] with others.
+pub(crate) type RwLockReadGuard<'a, T> = provider::RwLockReadGuard<'a, T>;
+/// Holds a [`RwLock`] alone.
+pub(crate) type RwLockWriteGuard<'a, T> = provider::RwLockWriteGuard<'a, T>;
 
 /// A condition variable for a [`Mutex`].
 #[derive(Debug, Default)]

@@ -2,6 +2,7 @@
 
 use super::{DamagedRange, End, Inner, Iter};
 use crate::base::error::Result;
+use crate::base::ids::Seqno;
 use crate::base::slice::Slice;
 
 /// A double-ended iterator over the keys of an [`Iter`], made by [`Iter::keys`].
@@ -30,6 +31,15 @@ impl Iter {
 }
 
 impl Keys {
+    /// The next key, and the number of its newest version.
+    pub(crate) fn next_version(&mut self) -> Option<Result<(Slice, Seqno)>> {
+        self.0.step(Inner::next_version).map(|pair| {
+            let (key, number) = pair?;
+            let number = <[u8; 8]>::try_from(&*number).unwrap_or_default();
+            Ok((key, Seqno(u64::from_le_bytes(number))))
+        })
+    }
+
     /// Returns the range of keys that the last error is about. As [`Iter::damaged_range`].
     pub fn damaged_range(&self) -> Option<&DamagedRange> {
         self.0.damaged_range()
@@ -60,6 +70,14 @@ impl Inner {
         for open in [&mut self.front.open, &mut self.back.open].into_iter().flatten() {
             open.visible.only_keys();
         }
+    }
+
+    /// Advances the front. Returns its key, and the number of its newest version.
+    fn next_version(&mut self) -> Result<Option<(Slice, Slice)>> {
+        let Some((key, _)) = self.next_front()? else { return Ok(None) };
+        let current = self.front.open.as_ref().and_then(|open| open.visible.current());
+        let Seqno(number) = current.map(|current| current.seqno).unwrap_or_default();
+        Ok(Some((key, Slice::from(&number.to_le_bytes()))))
     }
 
     /// The current key of an end, with an empty value.

@@ -5,6 +5,7 @@
 //! switches at just the right moments).
 
 mod stores;
+mod transactions;
 
 use std::collections::VecDeque;
 use std::env;
@@ -62,6 +63,9 @@ const SCENARIOS: &[Scenario] = &[
     scenario("drop-full", 2, stores::a_drop_without_room),
     scenario("changes", 2, stores::changes_of_a_tree_meet),
     scenario("checkpoint", 2, stores::a_checkpoint_under_writers),
+    scenario("ranges", 3, transactions::a_range_found_empty_stays_so),
+    scenario("locks", 3, transactions::locks_in_different_orders),
+    scenario("locked", 3, transactions::a_locked_key_never_conflicts),
 ];
 
 /// Schedules that one scheduler draws from one seed.

@@ -13,7 +13,7 @@ use crate::store::memtable_state::MemtableState;
 use crate::vfs::{Access, File, MemoryVfs, Vfs};
 use crate::{Database, Durability, Error, Keyspace, KeyspaceOptions, TreeKind};
 
-fn open(vfs: &MemoryVfs) -> Database {
+pub(super) fn open(vfs: &MemoryVfs) -> Database {
     open_with(vfs, 1024)
 }
 
@@ -29,14 +29,14 @@ fn open_with(vfs: &MemoryVfs, memtable_bytes: u64) -> Database {
 }
 
 /// The keyspace of that name; one that is new has a kind of tree that the schedule draws.
-fn keyspace(db: &Database, name: &str) -> Keyspace {
+pub(super) fn keyspace(db: &Database, name: &str) -> Keyspace {
     db.existing_keyspace(name).unwrap_or_else(|_| {
         let kind = thread_rng().gen_range(0..TreeKind::ALL.len());
         db.keyspace(name, KeyspaceOptions::new(TreeKind::ALL[kind])).unwrap()
     })
 }
 
-fn number(value: &[u8]) -> u64 {
+pub(super) fn number(value: &[u8]) -> u64 {
     u64::from_be_bytes(value[..8].try_into().unwrap())
 }
 

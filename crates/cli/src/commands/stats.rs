@@ -44,8 +44,8 @@ pub(super) fn run(store: &StoreOptions, options: &StatsOptions) -> Outcome {
     } else {
         writeln!(
             out,
-            "memory     {} of {}: memtables {} (idle {}), cache {}, trees {}, iterators {}, read-ahead {}, \
-             jobs up to {}, journal up to {}",
+            "memory     {} of {}: memtables {} (idle {}), cache {}, trees {}, iterators {}, transactions {}, \
+             read-ahead {}, jobs up to {}, journal up to {}",
             bytes(statistics.memory_total()),
             bytes(statistics.memory_budget),
             bytes(statistics.memory_memtables),
@@ -53,6 +53,7 @@ pub(super) fn run(store: &StoreOptions, options: &StatsOptions) -> Outcome {
             bytes(statistics.memory_cache),
             bytes(statistics.memory_trees),
             bytes(statistics.memory_iterators),
+            bytes(statistics.memory_transactions),
             bytes(statistics.memory_read_ahead),
             bytes(statistics.memory_jobs),
             bytes(statistics.memory_journal),
@@ -145,6 +146,7 @@ fn statistics_json(statistics: &Statistics) -> Value {
         "memory_cache_bytes": statistics.memory_cache,
         "memory_trees_bytes": statistics.memory_trees,
         "memory_iterators_bytes": statistics.memory_iterators,
+        "memory_transactions_bytes": statistics.memory_transactions,
         "memory_read_ahead_bytes": statistics.memory_read_ahead,
         "memory_total_bytes": statistics.memory_total(),
         "memory_budget_bytes": statistics.memory_budget,

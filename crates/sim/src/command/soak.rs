@@ -129,6 +129,12 @@ const PARTS: &[Part] = &[
         long: &["views", "--seconds", "600"],
     },
     Part {
+        name: "transactions",
+        load: Load::Core,
+        gate: &["transactions", "--seconds", "40"],
+        long: &["transactions", "--seconds", "600"],
+    },
+    Part {
         name: "bitflip",
         load: Load::Core,
         gate: &["bitflip", "--seconds", "40"],

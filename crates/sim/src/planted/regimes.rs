@@ -72,6 +72,7 @@ const REGIMES: &[Regime] = &[
     Regime { name: "model", run: run_model },
     Regime { name: "threads", run: run_threads },
     Regime { name: "views", run: run_views },
+    Regime { name: "transactions", run: crate::transactions::run },
     Regime { name: "callbacks", run: crate::callbacks::run },
     Regime { name: "exhaustive", run: run_exhaustive },
     Regime { name: "recovery", run: run_recovery },
