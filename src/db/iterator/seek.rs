@@ -7,7 +7,7 @@
 //! Invariants:
 //! 1. After a seek the iterator is one over the part of its original bounds on one side of the key, and has yielded
 //!    nothing of it.
-//! 2. `sought` is set only between the seek and the next call from that end; the edge of the pass is the key meanwhile.
+//! 2. `Inner::is_sought` is set only between a seek of the front and its next call; the edge of the pass is the key meanwhile.
 
 use super::{End, Inner, Iter, OpenRange, RunCursor};
 use crate::base::error::Result;
