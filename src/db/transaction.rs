@@ -35,10 +35,8 @@ use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::slice::Slice;
 use crate::base::sync::{Mutex, MutexGuard};
-use crate::merge::Contained;
 use crate::store::locking::LOCK_TIMEOUT;
 use crate::store::operation::{check_sizes, no_operator};
-use crate::store::read;
 use crate::store::snapshots::{Reader, SnapshotGuard};
 use crate::store::state::KeyspaceState;
 use crate::store::store::OpenStore;
@@ -524,14 +522,4 @@ impl Inner {
         self.reads = Reads::default();
         self.give_back(self.bytes);
     }
-}
-
-/// Refuses `call` where waiting for somebody else may never end.
-fn refuse_inside_operator(call: &str) -> Result<()> {
-    Contained::refuse_inside(call)
-}
-
-/// The key's value in the state of the transaction's snapshot.
-fn stored(inner: &Inner, place: usize, key: &[u8]) -> Result<Option<Slice>> {
-    read::get(&inner.store, &inner.keyspaces[place], key, inner.seqno())
 }

@@ -64,8 +64,8 @@ fn add(db: &Database, spaces: &[Keyspace; 2], keys: [usize; 2], locks: bool) {
     .unwrap();
 }
 
-/// Transactions that lock two keys in different orders, one that does not lock, and a batch: none waits for ever, and
-/// none is lost.
+/// Transactions that lock two keys in different orders, one that does not lock, and a batch: none waits indefinitely,
+/// and none is lost.
 pub(super) fn locks_in_different_orders() {
     let db = open(&MemoryVfs::new());
     let spaces = [keyspace(&db, "a"), keyspace(&db, "b")];

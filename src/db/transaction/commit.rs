@@ -15,13 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::reads::POINT_BYTES;
-use super::{Conflict, Inner, Isolation, refuse_inside_operator};
+use super::{Conflict, Inner, Isolation};
 use crate::base::durability::Durability;
 use crate::base::entry::Cursor;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::planted::{Bug, hold_open, planted};
 use crate::db::iterator::Iter;
+use crate::merge::Contained;
 use crate::store::condition::{Condition, Preconditions, WatchOf};
 use crate::store::operation::check_sizes;
 use crate::store::read;
@@ -51,7 +52,7 @@ impl Inner {
                 Durability::Buffered => Ok(()),
             };
         }
-        refuse_inside_operator("the commit of a transaction")?;
+        Contained::refuse_inside("the commit of a transaction")?;
         self.store.check_writable()?;
         let mut tries = Tries::default();
         let result = self.commit_unless_changed(owner, durability, &mut tries);
@@ -129,12 +130,11 @@ impl Inner {
     ) -> Result<Option<(usize, Vec<u8>)>> {
         let (store, since) = (Arc::clone(&self.store), self.snapshot.seqno());
         let Dependencies { points, watches: watched } = self.take_dependencies()?;
-        let written = self.writes.operations(&self.keyspaces).map(|operation| operation.keyspace);
-        let mut guarded: Vec<&Arc<KeyspaceState>> = written.collect();
-        guarded.extend(points.iter().map(|(place, _)| &self.keyspaces[*place]));
-        guarded.extend(watched.iter().map(|(place, _)| &self.keyspaces[*place]));
-        guarded.dedup_by(|one, other| one.id == other.id);
-        guarded.into_iter().try_for_each(|keyspace| store.guard(keyspace))?;
+        let of_points = points.iter().map(|(place, _)| *place);
+        let of_watches = watched.iter().map(|(place, _)| *place);
+        for place in self.writes.places().chain(of_points).chain(of_watches) {
+            store.guard(&self.keyspaces[place])?;
+        }
         let mut watches = Vec::with_capacity(watched.len());
         let mut places = Vec::with_capacity(watched.len());
         for (place, watch) in watched {
@@ -187,7 +187,7 @@ impl Inner {
         owner: Owner,
         timeout: Duration,
     ) -> Result<()> {
-        refuse_inside_operator("a lock of a key")?;
+        Contained::refuse_inside("a lock of a key")?;
         let (store, keyspace) = (Arc::clone(&self.store), Arc::clone(&self.keyspaces[place]));
         store.check_writable()?;
         keyspace.check_exists()?;

@@ -1,6 +1,6 @@
 //! Reads of a transaction, and writes that depend on what it sees. The latter are reads and writes of it like others.
 
-use super::{Inner, Transaction, stored};
+use super::{Inner, Transaction};
 use crate::base::entry::EntryKind;
 use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
@@ -15,7 +15,8 @@ impl Inner {
         let below = match is_known {
             true => None,
             false => {
-                let below = stored(self, place, key)?;
+                let keyspace = &self.keyspaces[place];
+                let below = read::get(&self.store, keyspace, key, self.seqno())?;
                 if below.is_some() || !planted(Bug::TransactionAbsentNotKept) {
                     self.note_read(place, key)?;
                 }

@@ -185,6 +185,12 @@ impl Writes {
         Some(self.by_key.get(place)?.range::<[u8], _>((Bound::Included(lower), upper)))
     }
 
+    /// The places of the keyspaces that are written to.
+    pub(super) fn places(&self) -> impl Iterator<Item = usize> {
+        let numbered = self.by_key.iter().enumerate();
+        numbered.filter(|(_, keys)| !keys.is_empty()).map(|(place, _)| place)
+    }
+
     /// Each key that is put or deleted, with the place of its keyspace. A merge takes the value as it is when it is committed.
     pub(super) fn overwritten(&self) -> impl Iterator<Item = (usize, &[u8])> {
         self.by_key.iter().enumerate().flat_map(move |(place, keys)| {
