@@ -315,7 +315,7 @@ impl Batch {
             hold_open(Bug::ConditionSeesActiveOnly, 16);
             hold_open(Bug::ConditionIgnoresFlush, 16);
             let wanted = Preconditions::of(&conditions);
-            if store.commit_if(|| self.operations(), self.durability, wanted, &mut tries)? {
+            if store.commit_if(|| self.operations(), self.durability, &wanted, &mut tries)? {
                 return Ok(());
             }
         }

@@ -358,7 +358,7 @@ impl Keyspace {
             let condition = [Condition { keyspace, key, since }];
             let operations = || std::iter::once(operation);
             let wanted = Preconditions::of(&condition);
-            if store.commit_if(operations, durability, wanted, &mut tries)? {
+            if store.commit_if(operations, durability, &wanted, &mut tries)? {
                 return Ok(found);
             }
             decided = Some((found, made));

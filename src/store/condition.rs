@@ -33,7 +33,7 @@ pub(crate) struct Condition<'a> {
 }
 
 /// What must hold when a commit gets its number. All keyspaces in it are guarded.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Preconditions<'a> {
     pub(crate) conditions: &'a [Condition<'a>],
     /// Watches that nobody has hit.
@@ -49,8 +49,12 @@ pub(crate) struct WatchOf<'a> {
 }
 
 impl<'a> Preconditions<'a> {
+    /// Those of a commit that depends on nothing.
+    pub(crate) const NONE: Preconditions<'static> =
+        Preconditions { conditions: &[], watches: &[], owner: None };
+
     pub(crate) fn of(conditions: &'a [Condition<'a>]) -> Preconditions<'a> {
-        Preconditions { conditions, ..Preconditions::default() }
+        Preconditions { conditions, ..Preconditions::NONE }
     }
 
     pub(super) fn is_empty(&self) -> bool {

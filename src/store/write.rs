@@ -13,6 +13,7 @@ use super::operation::{Operation, check_sizes, no_operator, too_large};
 use super::payload::{LARGE_BYTES, with_parts};
 use super::state::KeyspaceState;
 use super::store::{Store, WAIT_MAX};
+use super::transaction_locks::Owner;
 use super::tries::Tries;
 use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
@@ -59,7 +60,9 @@ struct Checked<'a> {
     changes: u64,
     locking: Cell<Locking>,
     /// What must hold when it is committed.
-    preconditions: Preconditions<'a>,
+    preconditions: &'a Preconditions<'a>,
+    /// Who has locked keys for it.
+    owner: Option<Owner>,
 }
 
 /// How a try to commit has ended.
@@ -102,7 +105,7 @@ impl Store {
     where
         I: Iterator<Item = Operation<'a>>,
     {
-        self.commit_if(operations, durability, Preconditions::default(), &mut Tries::default())
+        self.commit_if(operations, durability, &Preconditions::NONE, &mut Tries::default())
             .map(|_| ())
     }
 
@@ -112,7 +115,7 @@ impl Store {
         &self,
         operations: impl Fn() -> I,
         durability: Durability,
-        preconditions: Preconditions<'a>,
+        preconditions: &'a Preconditions<'a>,
         tries: &mut Tries,
     ) -> Result<bool>
     where
@@ -122,11 +125,9 @@ impl Store {
         self.check_open()?;
         self.check_not_read_only()?;
         let mut batch = self.check(operations(), preconditions)?;
-        if let Some(taken) = &tries.taken {
-            batch.preconditions.owner = Some(taken.owner);
-        }
+        batch.owner = tries.owner().or(preconditions.owner);
         if batch.count == 0 {
-            return self.commit_nothing(durability, &preconditions);
+            return self.commit_nothing(durability, preconditions);
         }
         // Before it holds what others wait for.
         self.wait_for_readers(batch.held);
@@ -189,9 +190,9 @@ impl Store {
     {
         Contained::refuse_inside("a write to a key that a transaction has locked")?;
         // Kept until the last try, which reads again what has changed while it waited.
-        let owner = batch.preconditions.owner;
-        let mut taken = tries.taken.take().unwrap_or_else(|| self.takes_keys(owner));
-        batch.preconditions.owner = Some(taken.owner);
+        let owner = batch.owner;
+        let mut taken = tries.rest().taken.take().unwrap_or_else(|| self.takes_keys(owner));
+        batch.owner = Some(taken.owner);
         let outcome = loop {
             match self.take_locked(operations(), &mut taken) {
                 // A transaction waits for a key that this batch has taken, and needs nothing but to be let by.
@@ -203,7 +204,7 @@ impl Store {
                     continue;
                 }
                 Err(not_locked) => {
-                    tries.circle_at = not_locked.circle_at.map(|key| *key);
+                    tries.rest().circle_at = not_locked.circle_at.map(|key| *key);
                     return Err(not_locked.error);
                 }
                 Ok(()) => {}
@@ -217,7 +218,7 @@ impl Store {
             }
         };
         if outcome.is_none() {
-            tries.taken = Some(taken);
+            tries.rest().taken = Some(taken);
         }
         Ok(outcome)
     }
@@ -246,7 +247,7 @@ impl Store {
     fn check<'a>(
         &self,
         operations: impl Iterator<Item = Operation<'a>>,
-        preconditions: Preconditions<'a>,
+        preconditions: &'a Preconditions<'a>,
     ) -> Result<Checked<'a>> {
         let mut batch = Checked {
             count: 0,
@@ -260,6 +261,7 @@ impl Store {
             changes: self.keyspace_changes.load(Ordering::Acquire),
             locking: Cell::new(Locking::Needless),
             preconditions,
+            owner: None,
         };
         let mut last: Option<&Arc<KeyspaceState>> = None;
         for operation in operations {
@@ -344,11 +346,12 @@ impl Store {
         let Some(large) = &batch.large else {
             return self.commit_in_order(operations, batch, durability, None);
         };
-        tries.values.take_if(|values| !values.are_those_of(large));
-        let values = match &mut tries.values {
+        let written = &mut tries.rest().values;
+        written.take_if(|values| !values.are_those_of(large));
+        let values = match written {
             Some(values) => values,
             // No blob file is written in vain.
-            None if !self.all_hold(&batch.preconditions)? => return Ok(Outcome::Refused),
+            None if !self.all_hold(batch.preconditions)? => return Ok(Outcome::Refused),
             none => none.insert(LargeValues::write(self, operations(), large)?),
         };
         let stored = values.replace(operations());
@@ -397,7 +400,7 @@ impl Store {
     where
         I: Iterator<Item = Operation<'a>>,
     {
-        let wanted = &batch.preconditions;
+        let wanted = batch.preconditions;
         let written = || operations().map(|operation| operation.keyspace);
         let keyspaces = lock_keyspaces(written(), wanted);
         let hashes = || operations().map(|operation| lock_hash(operation.keyspace, operation.key));
@@ -409,7 +412,7 @@ impl Store {
         if !self.all_hold(wanted)? {
             return Ok(Err(Outcome::Refused));
         }
-        if self.transaction_locks.is_used() && self.is_blocked(operations(), wanted.owner) {
+        if self.transaction_locks.is_used() && self.is_blocked(operations(), batch.owner) {
             return Ok(Err(Outcome::Blocked));
         }
         hold_open(Bug::ConditionKeysUnlocked, 16);
@@ -483,7 +486,7 @@ impl Store {
             }
             // Nothing is left that the commit could fail with before it has its number.
             if batch.locking.get() == Locking::Locked {
-                self.tell_watches(operations(), &batch.preconditions);
+                self.tell_watches(operations(), batch.preconditions);
             }
             Ok(())
         };

@@ -56,7 +56,7 @@ impl Inner {
         self.store.check_writable()?;
         let mut tries = Tries::default();
         let result = self.commit_unless_changed(owner, durability, &mut tries);
-        if let Some((keyspace, key)) = tries.circle_at {
+        if let Some((keyspace, key)) = tries.into_circle() {
             self.note_conflict(keyspace, key);
         }
         let Some((place, key)) = result? else { return Ok(()) };
@@ -168,7 +168,7 @@ impl Inner {
             let operations = || self.writes.operations(&self.keyspaces);
             let wanted =
                 Preconditions { conditions: &conditions, watches: &watches, owner: Some(owner) };
-            if store.commit_if(operations, durability, wanted, tries)? {
+            if store.commit_if(operations, durability, &wanted, tries)? {
                 return Ok(None);
             }
             for (watch, place) in watches.iter().zip(&places) {
