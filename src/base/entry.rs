@@ -13,8 +13,8 @@ pub(crate) enum EntryKind {
     Delete = 2,
     /// Adds an operand for the keyspace's merge operator.
     Merge = 3,
-    /// Reserved for deleting the range `[key, value)`. Never written yet; readers reject it by
-    /// name.
+    /// Deletes the keys in `[key, value)`, and all from `key` on if the value is empty. An operation of batches and of the
+    /// journal alone: memtables and tables have none ([`RangeDelete`](super::range_delete::RangeDelete)).
     RangeDelete = 4,
     /// As `Put`, but the value bytes are a pointer into a blob file.
     PutBlob = 5,

@@ -23,6 +23,7 @@ pub(crate) mod poison;
 pub(crate) mod prefetch;
 pub(crate) mod process;
 pub(crate) mod random;
+pub(crate) mod range_delete;
 pub(crate) mod slice;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub(crate) mod sync;

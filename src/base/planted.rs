@@ -207,6 +207,16 @@ bugs! {
         "A transaction that has read ranges does not wait for commits that have not seen its watch.";
     WatchNotTold, "watch-not-told", "db",
         "A commit does not tell watches of its keys.";
+    RangeDeleteNotInManifest, "range-delete-not-in-manifest", "db",
+        "The manifest does not get the range deletes of a memtable.";
+    RangeDeleteForgottenEarly, "range-delete-forgotten-early", "db",
+        "A range delete is forgotten while tables have what it deletes.";
+    RangeDeleteRowsKept, "range-delete-rows-kept", "db",
+        "The row cache keeps rows of a range that was deleted.";
+    RangeDeleteIgnoresSnapshots, "range-delete-ignores-snapshots", "merge",
+        "A compaction drops what a range delete deletes though a snapshot sees it.";
+    RangeDeleteNotForOperands, "range-delete-not-for-operands", "merge",
+        "An iterator folds operands over a value that a range delete has deleted.";
     WatchedKeyspaceShared, "watched-keyspace-shared", "db",
         "A transaction that has read ranges commits beside others that write to the keyspace.";
     LockedKeyWritten, "locked-key-written", "db",

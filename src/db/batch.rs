@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::keyspace::Keyspace;
+use super::range::{Bounds, KeyRange, bounds_of, bounds_of_prefix, range_of_keys};
 use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
@@ -104,6 +105,15 @@ pub enum BatchOperation<'a> {
         /// The operand.
         operand: &'a [u8],
     },
+    /// Removes the values of all keys in a range.
+    DeleteRange {
+        /// The keyspace's name.
+        keyspace: &'a str,
+        /// The first key of the range.
+        lower: &'a [u8],
+        /// The first key behind it, if it has an end.
+        upper: Option<&'a [u8]>,
+    },
 }
 
 impl Batch {
@@ -139,7 +149,11 @@ impl Batch {
             match kind {
                 EntryKind::Delete => BatchOperation::Delete { keyspace, key },
                 EntryKind::Merge => BatchOperation::Merge { keyspace, key, operand: value },
-                // A batch holds only these three kinds.
+                EntryKind::RangeDelete => {
+                    let upper = Some(value).filter(|value| !value.is_empty());
+                    BatchOperation::DeleteRange { keyspace, lower: key, upper }
+                }
+                // A batch holds only these four kinds.
                 _ => BatchOperation::Put { keyspace, key, value },
             }
         })
@@ -245,6 +259,37 @@ impl Batch {
     /// Adds a merge operand for `key`. See [`Keyspace::merge`].
     pub fn merge(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
         self.push(keyspace, EntryKind::Merge, key.as_ref(), operand.as_ref());
+    }
+
+    /// Adds a write that removes the values of all keys in `range`, those that the batch has put before it included. An empty
+    /// range adds nothing. See [`Keyspace::delete_range`].
+    ///
+    /// ```
+    /// # fn main() -> spinney::Result<()> {
+    /// # let db = spinney::Database::builder_in_memory().open()?;
+    /// # let log = db.keyspace("log", spinney::KeyspaceOptions::stb())?;
+    /// # let meta = db.keyspace("meta", spinney::KeyspaceOptions::stb())?;
+    /// # log.put("0007", "an entry")?;
+    /// let mut batch = db.batch();
+    /// batch.delete_range(&log, .."0100");
+    /// batch.put(&meta, "first", "0100");
+    /// batch.commit()?;
+    /// assert_eq!(log.get("0007")?, None);
+    /// # Ok(()) }
+    /// ```
+    pub fn delete_range(&mut self, keyspace: &Keyspace, range: impl KeyRange) {
+        self.delete_within(keyspace, bounds_of(&range));
+    }
+
+    /// Adds a write that removes the values of all keys that start with `prefix`. See [`Batch::delete_range`].
+    pub fn delete_prefix(&mut self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) {
+        self.delete_within(keyspace, bounds_of_prefix(prefix.as_ref()));
+    }
+
+    fn delete_within(&mut self, keyspace: &Keyspace, bounds: Bounds) {
+        if let Some((lower, upper)) = range_of_keys(bounds) {
+            self.push(keyspace, EntryKind::RangeDelete, &lower, &upper.unwrap_or_default());
+        }
     }
 
     /// Returns the number of writes.

@@ -10,6 +10,7 @@ use crate::base::planted::{Bug, planted};
 use crate::store::options::CheckLevel;
 use crate::store::store::Store;
 use crate::table::BlobFile;
+use crate::tree::CheckScope;
 
 /// The result of [`Database::check`](super::database::Database::check): what was read, and the problems
 /// found.
@@ -39,10 +40,15 @@ pub(crate) fn check(store: &Store, level: CheckLevel) -> CheckReport {
             let others = blobs.into_iter().filter(|blob| !in_tree.contains(&blob.path()));
             waiting.extend(others.map(|blob| (blob.id(), blob)));
         }
+        let range_deletes = Arc::clone(&read.range_deletes);
         drop(read);
         let problems = &mut report.problems;
-        let (manifest, full) = (store.manifest.path(), level == CheckLevel::Full);
-        let counts = version.check(&manifest, full, &mut |problem| problems.push(problem));
+        let scope = CheckScope {
+            manifest: &store.manifest.path(),
+            full: level == CheckLevel::Full,
+            range_deletes: &range_deletes.map,
+        };
+        let counts = version.check(scope, &mut |problem| problems.push(problem));
         report.files += counts.files;
         report.pages += counts.pages;
         report.entries += counts.entries;

@@ -223,6 +223,7 @@ impl Database {
             name: name.to_string(),
             options: options.clone(),
             flushed: store.committer.visible(),
+            range_deletes: Vec::new(),
         };
         let flushed = seed.flushed;
         let keyspace = store.make_keyspace(seed, &[])?;

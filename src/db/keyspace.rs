@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::iterator::Iter;
-use super::range::{Bounds, KeyRange, bounds_of, bounds_of_prefix};
+use super::range::{Bounds, KeyRange, bounds_of, bounds_of_prefix, range_of_keys};
 use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::Result;
@@ -156,6 +156,84 @@ impl Keyspace {
     /// The errors of [`Keyspace::put_with`].
     pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         self.write(EntryKind::Delete, key.as_ref(), &[], durability)
+    }
+
+    /// Removes the values of all keys in `range`, with `Durability::Buffered`, as one atomic write. Its cost does not depend on
+    /// the number of keys: it is one record of the journal. Snapshots and iterators from before still see them. The disk
+    /// space comes back in the background: what lies in the range as a whole is dropped without being read.
+    ///
+    /// ```
+    /// # fn main() -> spinney::Result<()> {
+    /// # let db = spinney::Database::builder_in_memory().open()?;
+    /// let log = db.keyspace("log", spinney::KeyspaceOptions::stb())?;
+    /// for number in 0..100u32 {
+    ///     log.put(number.to_be_bytes(), "an entry")?;
+    /// }
+    /// log.delete_range(..90u32.to_be_bytes())?;
+    /// assert_eq!(log.count(..)?, 10);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Keyspace::put`].
+    pub fn delete_range(&self, range: impl KeyRange) -> Result<()> {
+        self.delete_range_with(range, Durability::Buffered)
+    }
+
+    /// Removes the values of all keys in `range` with the given durability. See [`Keyspace::delete_range`].
+    ///
+    /// # Errors
+    /// The errors of [`Keyspace::put_with`].
+    pub fn delete_range_with(&self, range: impl KeyRange, durability: Durability) -> Result<()> {
+        self.delete_within(bounds_of(&range), durability)
+    }
+
+    /// Removes the values of all keys that start with `prefix`. See [`Keyspace::delete_range`].
+    ///
+    /// ```
+    /// # fn main() -> spinney::Result<()> {
+    /// # let db = spinney::Database::builder_in_memory().open()?;
+    /// let users = db.keyspace("users", spinney::KeyspaceOptions::stb())?;
+    /// users.put("ada/name", "Ada")?;
+    /// users.put("adam/name", "Adam")?;
+    /// users.delete_prefix("ada/")?;
+    /// assert_eq!(users.count(..)?, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Keyspace::put`].
+    pub fn delete_prefix(&self, prefix: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_within(bounds_of_prefix(prefix.as_ref()), Durability::Buffered)
+    }
+
+    /// Removes the values of all keys. See [`Keyspace::delete_range`].
+    ///
+    /// ```
+    /// # fn main() -> spinney::Result<()> {
+    /// # let db = spinney::Database::builder_in_memory().open()?;
+    /// let cache = db.keyspace("cache", spinney::KeyspaceOptions::stb())?;
+    /// cache.put("page", "...")?;
+    /// cache.clear()?;
+    /// assert!(cache.first()?.is_none());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Keyspace::put`].
+    pub fn clear(&self) -> Result<()> {
+        self.delete_within((None, None), Durability::Buffered)
+    }
+
+    fn delete_within(&self, bounds: Bounds, durability: Durability) -> Result<()> {
+        match range_of_keys(bounds) {
+            Some((lower, upper)) => {
+                let upper = upper.unwrap_or_default();
+                self.write(EntryKind::RangeDelete, &lower, &upper, durability)
+            }
+            // There is nothing to write, but perhaps to sync.
+            None => self.store.commit(std::iter::empty, durability),
+        }
     }
 
     /// Writes a merge operand for `key`, with `Durability::Buffered`. Reads and compactions fold it into

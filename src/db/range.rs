@@ -6,6 +6,7 @@
 
 use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
+use crate::base::limits::KEY_BYTES_MAX;
 use crate::base::planted::{Bug, planted};
 
 /// A range of keys: `..`, `"a".."b"`, `"a"..="b"`, `"a"..`, `.."b"`, `..="b"`, or a pair of
@@ -101,6 +102,18 @@ pub(crate) fn bounds_of(range: &impl KeyRange) -> Bounds {
     (lower, upper)
 }
 
+/// The range as keys bound it, which have at most 64 KiB. `None` if no key is in it.
+pub(crate) fn range_of_keys((lower, upper): Bounds) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+    // No key that a longer bound bounds is between its beginning and the next key.
+    let as_key = |bound: Vec<u8>| match bound.get(..KEY_BYTES_MAX) {
+        Some(beginning) if bound.len() > KEY_BYTES_MAX => bounds_of_prefix(beginning).1,
+        _ => Some(bound),
+    };
+    let lower = as_key(lower.unwrap_or_default())?;
+    let upper = upper.and_then(as_key);
+    upper.as_ref().is_none_or(|upper| lower < *upper).then_some((lower, upper))
+}
+
 /// The bounds of all keys that start with `prefix`.
 pub(crate) fn bounds_of_prefix(prefix: &[u8]) -> Bounds {
     let mut upper = prefix.to_vec();
@@ -135,6 +148,24 @@ mod tests {
         assert_eq!(bounds_of(&&slices), owned(Some(b"a\0"), None));
         let slices: (&[u8], &[u8]) = (b"a", b"c");
         assert_eq!(bounds_of(&(slices.0..slices.1)), owned(Some(b"a"), Some(b"c")));
+    }
+
+    #[test]
+    fn bounds_that_no_key_can_be_are_bounds_of_the_same_keys() {
+        let long = |last: u8| [vec![7; KEY_BYTES_MAX - 1], vec![last]].concat();
+        let after = |key: &[u8]| [key, &[0]].concat();
+        let of =
+            |lower: &[u8], upper: Option<Vec<u8>>| range_of_keys((Some(lower.to_vec()), upper));
+        assert_eq!(of(b"a", Some(b"b".to_vec())), Some((b"a".to_vec(), Some(b"b".to_vec()))));
+        assert_eq!(of(b"a", Some(b"a".to_vec())), None);
+        assert_eq!(range_of_keys((None, None)), Some((Vec::new(), None)));
+        assert_eq!(of(b"", Some(Vec::new())), None);
+        assert_eq!(of(b"", Some(after(&long(1)))), Some((Vec::new(), Some(long(2)))));
+        assert_eq!(of(&after(&long(1)), None), Some((long(2), None)));
+        assert_eq!(of(&after(&long(1)), Some(long(2))), None);
+        let last = vec![0xff; KEY_BYTES_MAX];
+        assert_eq!(of(b"", Some(after(&last))), Some((Vec::new(), None)));
+        assert_eq!(of(&after(&last), None), None);
     }
 
     #[test]

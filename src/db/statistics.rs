@@ -65,6 +65,9 @@ pub struct KeyspaceStatistics {
     pub compaction_pending_bytes: u64,
     /// Number of panics of the merge operator.
     pub operator_panics: u64,
+    /// Number of range deletes of which tables or memtables may still hold what they delete. Until that has been dropped, the
+    /// estimates count it as live.
+    pub range_deletes: u64,
 }
 
 /// Counters and gauges of a store. Counters start at zero when the store is opened; gauges have the
@@ -431,7 +434,8 @@ impl Store {
             statistics.compaction.count += trees.compactions.load(Ordering::Relaxed);
             statistics.filter_probes += trees.filter_probes();
             statistics.filter_false_positives += trees.filter_false_positives();
-            statistics.memory_trees += state.memory_bytes + keyspace.gaps.memory_bytes();
+            statistics.memory_trees +=
+                state.memory_bytes + keyspace.gaps.memory_bytes() + keyspace.range_deletes_bytes();
             let memtables = || read.frozen.iter().chain([&read.active]);
             let memtable_entries = memtables().map(|memtable| memtable.memtable.len() as u64).sum();
             let new_keys = memtable_entries as f64 * (1.0 - state.superseding_share);
@@ -448,6 +452,7 @@ impl Store {
                 memtables_frozen: read.frozen.len() as u64,
                 compaction_pending_bytes: state.compaction_pending_bytes,
                 operator_panics: keyspace.operator.as_ref().map_or(0, |it| it.panics()),
+                range_deletes: read.range_deletes() as u64,
             });
         }
         statistics

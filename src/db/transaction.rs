@@ -27,7 +27,7 @@ use self::reads::Reads;
 use self::writes::{Mark, Writes};
 use super::iterator::Iter;
 use super::keyspace::Keyspace;
-use super::range::{Bounds, KeyRange, bounds_of, bounds_of_prefix};
+use super::range::{Bounds, KeyRange, bounds_of, bounds_of_prefix, range_of_keys};
 use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
@@ -279,6 +279,50 @@ impl Transaction {
     /// The errors of [`Transaction::put`].
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
         self.write(keyspace, EntryKind::Delete, key.as_ref(), &[])
+    }
+
+    /// Removes the values of all keys in `range`, those that the transaction has put before it included. Whatever is in the range
+    /// when the transaction commits is removed; under [`Isolation::Snapshot`] that is a conflict if it was not there, or was
+    /// another one, in the snapshot. See [`Keyspace::delete_range`].
+    ///
+    /// ```
+    /// # fn main() -> spinney::Result<()> {
+    /// # let db = spinney::Database::builder_in_memory().open()?;
+    /// # let carts = db.keyspace("carts", spinney::KeyspaceOptions::stb())?;
+    /// # let orders = db.keyspace("orders", spinney::KeyspaceOptions::stb())?;
+    /// carts.put("ada/1", "pears")?;
+    /// carts.put("ada/2", "plums")?;
+    /// db.transact(|transaction| {
+    ///     let order: Vec<_> = transaction.prefix(&carts, "ada/").collect::<spinney::Result<_>>()?;
+    ///     transaction.put(&orders, "ada", format!("{} things", order.len()))?;
+    ///     transaction.delete_prefix(&carts, "ada/")
+    /// })?;
+    /// assert_eq!((orders.get("ada")?.unwrap().len(), carts.count(..)?), (8, 0));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Transaction::put`].
+    pub fn delete_range(&mut self, keyspace: &Keyspace, range: impl KeyRange) -> Result<()> {
+        self.delete_within(keyspace, bounds_of(&range))
+    }
+
+    /// Removes the values of all keys that start with `prefix`. See [`Transaction::delete_range`].
+    ///
+    /// # Errors
+    /// The errors of [`Transaction::put`].
+    pub fn delete_prefix(&mut self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_within(keyspace, bounds_of_prefix(prefix.as_ref()))
+    }
+
+    fn delete_within(&mut self, keyspace: &Keyspace, bounds: Bounds) -> Result<()> {
+        match range_of_keys(bounds) {
+            Some((lower, upper)) => {
+                let upper = upper.unwrap_or_default();
+                self.write(keyspace, EntryKind::RangeDelete, &lower, &upper)
+            }
+            None => self.enter()?.place(keyspace).map(|_| ()),
+        }
     }
 
     /// Folds `operand` into the value of `key`, whatever that is when the transaction commits: without a read of the key,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::base::codec::{Decoder, put_varint, varint_bytes};
 use crate::base::entry::EntryKind;
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::ids::KeyspaceId;
 use crate::base::limits::KEY_BYTES_MAX;
 use crate::table::BlobPointer;
@@ -17,7 +17,8 @@ pub(crate) struct Operation<'a> {
     pub(crate) keyspace: KeyspaceId,
     pub(crate) kind: EntryKind,
     pub(crate) key: &'a [u8],
-    /// For `PutBlob` and `MergeBlob` the pointer into the blob file; empty for `Delete`.
+    /// For `PutBlob` and `MergeBlob` the pointer into the blob file; empty for `Delete`; for `RangeDelete` the upper bound,
+    /// empty if there is none.
     pub(crate) value: &'a [u8],
 }
 
@@ -96,6 +97,13 @@ impl<'a> Operations<'a> {
             let found = format_args!("\"{}\"", value.escape_ascii());
             return Err(decoder.corrupt("blob pointer in the journal", POINTER, found));
         }
+        if kind == EntryKind::RangeDelete
+            && (value.len() > KEY_BYTES_MAX || (!value.is_empty() && value <= key))
+        {
+            let found = format_args!("\"{}\"", value.escape_ascii());
+            let bound = "a key above the first of the range";
+            return Err(decoder.corrupt("upper bound of a range delete", bound, found));
+        }
         if self.left == 1 && !decoder.is_empty() {
             let found = format_args!("{} bytes more", decoder.remaining());
             return Err(decoder.corrupt("journal record", "its end", found));
@@ -107,16 +115,9 @@ impl<'a> Operations<'a> {
 fn operation_kind(decoder: &mut Decoder<'_>) -> Result<EntryKind> {
     let tag = decoder.u8("journal operation kind")?;
     match EntryKind::from_tag(tag) {
-        Some(EntryKind::RangeDelete) => {
-            Err(unsupported(decoder, "an operation of this version", "a range delete"))
-        }
         Some(kind) => Ok(kind),
-        None => Err(unsupported(decoder, "a known tag", &tag.to_string())),
+        None => Err(decoder.corrupt("journal operation kind", "a known tag", tag)),
     }
-}
-
-fn unsupported(decoder: &Decoder<'_>, expected: &str, found: &str) -> Error {
-    decoder.corrupt("journal operation kind", expected, found)
 }
 
 impl<'a> Iterator for Operations<'a> {
@@ -137,6 +138,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::base::error::Error;
     use crate::base::ids::FileId;
 
     fn decode(payload: &[u8], count: u32) -> Result<Vec<Operation<'_>>> {
@@ -228,10 +230,26 @@ mod tests {
     }
 
     #[test]
-    fn a_range_delete_is_refused_by_name() {
-        let mut payload = Vec::new();
-        encode_operation(&mut payload, KeyspaceId(1), EntryKind::RangeDelete, b"a", b"b");
-        let error = decode(&payload, 1).unwrap_err();
-        assert!(error.is_corruption() && error.to_string().contains("a range delete"));
+    fn a_range_delete_has_a_range() {
+        let long = vec![b'b'; KEY_BYTES_MAX + 1];
+        let cases = [
+            (&b"a"[..], &b"b"[..], true),
+            (b"a", b"", true),
+            (b"", b"", true),
+            (b"b", b"b", false),
+            (b"b", b"a", false),
+            (b"a", &long, false),
+        ];
+        for (lower, upper, is_good) in cases {
+            let mut payload = Vec::new();
+            encode_operation(&mut payload, KeyspaceId(1), EntryKind::RangeDelete, lower, upper);
+            match decode(&payload, 1) {
+                Ok(operations) => {
+                    assert!(is_good);
+                    assert_eq!((operations[0].key, operations[0].value), (lower, upper));
+                }
+                Err(error) => assert!(!is_good && error.is_corruption(), "{error}"),
+            }
+        }
     }
 }

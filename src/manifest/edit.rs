@@ -7,6 +7,7 @@
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::base::range_delete::RangeDelete;
 
 const TAG_NEXT_FILE_ID: u8 = 1;
 const TAG_JOURNAL_FLOOR: u8 = 2;
@@ -19,6 +20,8 @@ const TAG_OPTIONS: u8 = 8;
 const TAG_TREE_EDIT: u8 = 9;
 const TAG_TREE_SNAPSHOT: u8 = 10;
 const TAG_FLUSHED: u8 = 11;
+const TAG_RANGE_DELETE: u8 = 12;
+const TAG_RANGE_DELETE_DONE: u8 = 13;
 
 /// One atomic change of the manifest's state. An empty edit is allowed and changes nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,6 +74,10 @@ pub(crate) enum KeyspaceChange {
     TreeSnapshot(Vec<u8>),
     /// Its tree has everything up to this number.
     Flushed(Seqno),
+    /// It has a range delete.
+    RangeDelete(RangeDelete),
+    /// The range delete of this number is not needed any more.
+    RangeDeleteDone(Seqno),
 }
 
 /// The manifest's data about a keyspace, without its tree.
@@ -144,8 +151,8 @@ impl Edit {
                 }
                 _ => {
                     let (change, offset) = match tag {
-                        TAG_CREATE..=TAG_FLUSHED => decode_keyspace(tag, decoder)?,
-                        _ => return Err(decoder.corrupt("edit field tag", "1 to 11", tag)),
+                        TAG_CREATE..=TAG_RANGE_DELETE_DONE => decode_keyspace(tag, decoder)?,
+                        _ => return Err(decoder.corrupt("edit field tag", "1 to 13", tag)),
                     };
                     edit.keyspaces.push(change);
                     offsets.push(offset);
@@ -187,6 +194,17 @@ fn encode_keyspace(edit: &KeyspaceEdit, out: &mut Vec<u8>) {
             start(TAG_FLUSHED);
             put_varint(out, seqno.0);
         }
+        KeyspaceChange::RangeDelete(delete) => {
+            start(TAG_RANGE_DELETE);
+            put_varint(out, delete.seqno.0);
+            put_bytes(out, &delete.lower);
+            // No upper bound is empty, so empty bytes mean none.
+            put_bytes(out, delete.upper.as_deref().unwrap_or_default());
+        }
+        KeyspaceChange::RangeDeleteDone(seqno) => {
+            start(TAG_RANGE_DELETE_DONE);
+            put_varint(out, seqno.0);
+        }
     }
 }
 
@@ -212,7 +230,19 @@ fn decode_keyspace(tag: u8, decoder: &mut Decoder<'_>) -> Result<(KeyspaceEdit, 
         TAG_OPTIONS => KeyspaceChange::Options(opaque(decoder, "keyspace options")?),
         TAG_TREE_EDIT => KeyspaceChange::TreeEdit(opaque(decoder, "tree edit")?),
         TAG_TREE_SNAPSHOT => KeyspaceChange::TreeSnapshot(opaque(decoder, "tree snapshot")?),
-        _ => KeyspaceChange::Flushed(Seqno(decoder.varint("flushed sequence number")?)),
+        TAG_FLUSHED => KeyspaceChange::Flushed(Seqno(decoder.varint("flushed sequence number")?)),
+        TAG_RANGE_DELETE => {
+            let seqno = Seqno(decoder.varint("number of a range delete")?);
+            let lower = decoder.byte_string("lower bound of a range delete")?;
+            let upper = decoder.byte_string("upper bound of a range delete")?;
+            let delete = RangeDelete::of_operation(seqno, lower, upper);
+            KeyspaceChange::RangeDelete(delete.ok_or_else(|| {
+                let found = format_args!("\"{}\"", upper.escape_ascii());
+                let bound = "a key above the first of the range";
+                decoder.corrupt("upper bound of a range delete", bound, found)
+            })?)
+        }
+        _ => KeyspaceChange::RangeDeleteDone(Seqno(decoder.varint("number of a range delete")?)),
     };
     Ok((KeyspaceEdit { id, change }, offset.unwrap_or_else(|| decoder.offset())))
 }

@@ -91,6 +91,7 @@ fn edits() -> Vec<Edit> {
         of(1, KeyspaceChange::TreeSnapshot(vec![1, 0, 0, 0])),
         of(1, KeyspaceChange::TreeEdit(b"an edit".to_vec())),
         of(1, KeyspaceChange::Flushed(Seqno(400))),
+        of(1, KeyspaceChange::RangeDeleteDone(Seqno(300))),
         of(2, KeyspaceChange::Options(vec![1, 1, 64, 2, 130, 1])),
         of(2, KeyspaceChange::Drop),
     ];

@@ -26,6 +26,8 @@ mod state;
 mod superblock;
 
 #[cfg(test)]
+mod example_tests;
+#[cfg(test)]
 mod test_support;
 #[cfg(test)]
 mod tests;

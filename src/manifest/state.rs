@@ -1,17 +1,21 @@
 //! The live state: the sum of all edits.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::edit::{Edit, Epochs, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::key_hash::HashSecret;
 use crate::base::planted::{Bug, planted};
+use crate::base::range_delete::RangeDelete;
 
 /// A keyspace's state without its tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct KeyspaceState {
     pub(super) meta: KeyspaceMeta,
     pub(super) flushed: Seqno,
+    /// Shared, because each round of commits keeps a state.
+    pub(super) range_deletes: Arc<BTreeMap<Seqno, RangeDelete>>,
 }
 
 /// The part of the edits that the manifest itself interprets.
@@ -78,7 +82,7 @@ impl State {
             match (change, self.keyspaces.get_mut(id)) {
                 (KeyspaceChange::Create(meta), _) => {
                     raise(&mut self.next_keyspace_id, Some(KeyspaceId(id.0.saturating_add(1))));
-                    let keyspace = KeyspaceState { meta: meta.clone(), flushed: Seqno(0) };
+                    let keyspace = KeyspaceState { meta: meta.clone(), ..KeyspaceState::default() };
                     self.keyspaces.insert(*id, keyspace);
                 }
                 (KeyspaceChange::Drop, _) => {
@@ -89,6 +93,13 @@ impl State {
                 }
                 (KeyspaceChange::Flushed(seqno), Some(keyspace)) => {
                     raise(&mut keyspace.flushed, Some(*seqno));
+                }
+                (KeyspaceChange::RangeDelete(delete), Some(keyspace)) => {
+                    let deletes = Arc::make_mut(&mut keyspace.range_deletes);
+                    deletes.insert(delete.seqno, delete.clone());
+                }
+                (KeyspaceChange::RangeDeleteDone(seqno), Some(keyspace)) => {
+                    Arc::make_mut(&mut keyspace.range_deletes).remove(seqno);
                 }
                 _ => {}
             }
@@ -104,6 +115,9 @@ impl State {
             let mut push = |change| keyspaces.push(KeyspaceEdit { id, change });
             push(KeyspaceChange::Create(keyspace.meta.clone()));
             push(KeyspaceChange::Flushed(keyspace.flushed));
+            for delete in keyspace.range_deletes.values() {
+                push(KeyspaceChange::RangeDelete(delete.clone()));
+            }
             for (_, tree) in trees.iter().filter(|(of, _)| *of == id) {
                 push(KeyspaceChange::TreeSnapshot(tree.clone()));
             }
@@ -159,6 +173,8 @@ pub(crate) struct RecoveredKeyspace {
     /// The offset of its options in the manifest.
     pub(crate) options_offset: u64,
     pub(crate) flushed: Seqno,
+    /// Ascending by their numbers.
+    pub(crate) range_deletes: Vec<RangeDelete>,
     /// The last snapshot of its tree, if any.
     pub(crate) tree_snapshot: Option<TreeEdit>,
     /// The tree's later edits, in order.
@@ -204,7 +220,9 @@ impl Trees {
                 KeyspaceChange::Drop => {
                     self.0.remove(&id);
                 }
-                KeyspaceChange::Flushed(_) => {}
+                KeyspaceChange::Flushed(_)
+                | KeyspaceChange::RangeDelete(_)
+                | KeyspaceChange::RangeDeleteDone(_) => {}
             }
         }
     }
@@ -218,6 +236,7 @@ impl Trees {
                 meta: keyspace.meta.clone(),
                 options_offset: log.options_offset,
                 flushed: keyspace.flushed,
+                range_deletes: keyspace.range_deletes.values().cloned().collect(),
                 tree_snapshot: log.snapshot,
                 tree_edits: log.edits,
             }

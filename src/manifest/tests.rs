@@ -9,11 +9,11 @@ use proptest::prelude::*;
 use super::state::{RecoveredKeyspace, TreeEdit};
 use super::test_support::{Crash, TestVfs};
 use super::*;
-use crate::base::codec::Decoder;
 use crate::base::documented::hex_block;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::key_hash::HashSecret;
+use crate::base::range_delete::RangeDelete;
 use crate::vfs::Vfs;
 
 mod submitted;
@@ -93,6 +93,14 @@ fn apply(model: &mut RecoveredState, edit: &Edit) {
                 keyspace.tree_edits.clear();
             }
             KeyspaceChange::Flushed(seqno) => raise(&mut keyspace.flushed, Some(*seqno)),
+            KeyspaceChange::RangeDelete(delete) => {
+                keyspace.range_deletes.retain(|other| other.seqno != delete.seqno);
+                keyspace.range_deletes.push(delete.clone());
+                keyspace.range_deletes.sort_by_key(|delete| delete.seqno);
+            }
+            KeyspaceChange::RangeDeleteDone(seqno) => {
+                keyspace.range_deletes.retain(|delete| delete.seqno != *seqno);
+            }
         }
     }
 }
@@ -117,9 +125,17 @@ fn tree_edit(id: u32, payload: &[u8]) -> Edit {
     Edit { keyspaces: vec![KeyspaceEdit { id: KeyspaceId(id), change }], ..Edit::default() }
 }
 
+/// A range delete with bounds of these bytes.
+fn range_delete(seqno: u64, bytes: &[u8]) -> KeyspaceChange {
+    let (lower, upper) = bytes.split_at(bytes.len() / 2);
+    let upper = if upper <= lower { &[][..] } else { upper };
+    let delete = RangeDelete::of_operation(Seqno(seqno), lower, upper);
+    KeyspaceChange::RangeDelete(delete.unwrap())
+}
+
 /// A random edit that `model` allows.
 fn arb_edit() -> impl Strategy<Value = Vec<(u8, u64, Vec<u8>)>> {
-    prop::collection::vec((0u8..11, 0u64..1 << 40, prop::collection::vec(any::<u8>(), 0..40)), 0..5)
+    prop::collection::vec((0u8..13, 0u64..1 << 40, prop::collection::vec(any::<u8>(), 0..40)), 0..5)
 }
 
 fn build_edit(model: &RecoveredState, parts: Vec<(u8, u64, Vec<u8>)>) -> Edit {
@@ -153,6 +169,8 @@ fn build_edit(model: &RecoveredState, parts: Vec<(u8, u64, Vec<u8>)>) -> Edit {
                     6 => KeyspaceChange::Options(bytes),
                     7 => KeyspaceChange::TreeSnapshot(bytes),
                     8 => KeyspaceChange::Flushed(Seqno(number)),
+                    10 => range_delete(number % 8, &bytes),
+                    11 => KeyspaceChange::RangeDeleteDone(Seqno(number % 8)),
                     9 if number % 4 == 0 => KeyspaceChange::Drop,
                     _ => KeyspaceChange::TreeEdit(bytes),
                 };
@@ -759,19 +777,4 @@ fn the_worked_example_of_the_format_page_is_a_store() {
     assert_eq!(vfs.contents(&manifest_path(1)), block(1));
     let written = vfs.contents(&dir().join("SPINNEY"));
     assert_eq!(written[..24], block(0)[..24], "the creator's version may differ");
-}
-
-#[test]
-fn the_documented_change_of_options_is_what_is_written_and_read() {
-    let bytes = hex_block(include_str!("../../docs/format/manifest.md"), 2);
-    let options = vec![4, 1, 0xac, 2, 0x7d, 0];
-    let change = KeyspaceChange::Options(options);
-    let edit =
-        Edit { keyspaces: vec![KeyspaceEdit { id: KeyspaceId(0), change }], ..Edit::default() };
-    let mut encoded = Vec::new();
-    edit.encode(&mut encoded);
-    assert_eq!(encoded, bytes);
-    let (decoded, offsets) =
-        Edit::decode(&mut Decoder::new(&bytes, &manifest_path(1), 100)).unwrap();
-    assert_eq!((decoded, offsets), (edit, vec![103]));
 }

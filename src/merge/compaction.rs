@@ -14,9 +14,12 @@
 //!    error.
 //! 6. At most `FoldLimits::fold_bytes_max` bytes, plus one entry, of one key are gathered at a
 //!    time. Operands beyond that are returned before older versions are examined.
+//! 7. What a range delete deletes for every snapshot is dropped, but for tombstones: an index of versions (`slm`) has to know
+//!    what has superseded an older one that a snapshot needs.
 
 use super::loser_tree::{Keys, LoserTree};
 use super::operands::{MergeContext, refuse_range_delete};
+use super::range_deletes::Cover;
 use super::versions::{FoldLimits, Versions};
 use crate::base::entry::{EntryKind, EntryRef, EntrySource};
 use crate::base::error::Result;
@@ -51,6 +54,8 @@ pub(crate) struct CompactionOptions {
     /// The live snapshots, ascending.
     pub(crate) snapshots: Vec<Seqno>,
     pub(crate) bottom: Bottom,
+    /// The range deletes that are durable. What no snapshot sees for them is dropped.
+    pub(crate) cover: Option<Box<Cover>>,
     /// How operands are folded. Without an operator they are kept unchanged.
     pub(crate) context: MergeContext,
     pub(crate) limits: FoldLimits,
@@ -76,6 +81,20 @@ impl<S: EntrySource> Keys for Sources<S> {
     fn key(&self, source: usize) -> &[u8] {
         self.0[source].entry().map_or(&[], |entry| entry.key)
     }
+}
+
+/// The stripe of a number.
+#[inline]
+fn stripe_of(snapshots: &[Seqno], seqno: Seqno) -> usize {
+    snapshots.partition_point(|snapshot| *snapshot < seqno)
+}
+
+/// Whether range deletes delete a version for every snapshot that has it. See invariant 7.
+#[inline]
+fn is_hidden(cover: &mut Option<Box<Cover>>, snapshots: &[Seqno], entry: EntryRef<'_>) -> bool {
+    let Some(cover) = cover else { return false };
+    entry.kind != EntryKind::Delete
+        && cover.hides(entry.key, entry.seqno, |seqno| stripe_of(snapshots, seqno))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,6 +192,11 @@ impl<S: EntrySource> CompactionIterator<S> {
                 same_key = self.advance()?;
                 continue;
             }
+            if is_hidden(&mut self.options.cover, snapshots, entry) {
+                // The version examined last, if it is of this key, stays that.
+                same_key &= self.advance()?;
+                continue;
+            }
             self.stripe = stripe;
             let keep = match entry.kind {
                 EntryKind::Put | EntryKind::PutBlob => true,
@@ -211,7 +235,7 @@ impl<S: EntrySource> CompactionIterator<S> {
         while let Some(winner) = self.tree.winner() {
             let Some(entry) = self.sources.0[winner].entry() else { break };
             let snapshots = &self.options.snapshots;
-            let stripe = snapshots.partition_point(|snapshot| *snapshot < entry.seqno);
+            let stripe = stripe_of(snapshots, entry.seqno);
             let kind = entry.kind;
             if kind == EntryKind::RangeDelete {
                 return Err(refuse_range_delete(entry.key));
@@ -223,7 +247,8 @@ impl<S: EntrySource> CompactionIterator<S> {
                 self.counters.bytes_in += (entry.key.len() + entry.value.len()) as u64;
             }
             first = false;
-            if !self.versions.supersedes(stripe) {
+            let is_hidden = is_hidden(&mut self.options.cover, snapshots, entry);
+            if !self.versions.supersedes(stripe) && !is_hidden {
                 let own = entry.value.len() as u64;
                 let blobs = self.options.context.blobs.as_ref().filter(|_| kind.is_blob());
                 let bytes = blobs.and_then(|blobs| blobs.blob_bytes(entry.value)).unwrap_or(own);
@@ -282,7 +307,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::operator::{Append, MergeOperator, U64Add};
-    use super::super::test_support::{Entry, ListSource, arb_history, context, split, visible};
+    use super::super::range_deletes::RangeDeletes;
+    use super::super::test_support::{
+        Entry, ListSource, arb_history, arb_range_deletes, context, split, visible, visible_beside,
+    };
     use super::*;
 
     /// `Append`, but without partial merges.
@@ -323,6 +351,7 @@ mod tests {
         CompactionOptions {
             snapshots: snapshots.iter().copied().map(Seqno).collect(),
             bottom,
+            cover: None,
             context: context(),
             limits: FoldLimits { inline_bytes: 1000, fold_bytes_max: 1000, folds_operands: true },
         }
@@ -345,6 +374,7 @@ mod tests {
         #[test]
         fn every_snapshot_sees_what_it_saw(
             history in arb_history(0..60),
+            deletes in arb_range_deletes(),
             beneath_count in 0usize..30,
             snapshots in prop::collection::btree_set(0u64..80, 0..5),
             sources in 1usize..6,
@@ -384,6 +414,7 @@ mod tests {
             let (out, counters) = compact(split(&input, sources), CompactionOptions {
                 snapshots: snapshots.clone(),
                 bottom,
+                cover: Cover::new([Arc::new(RangeDeletes::of(&deletes))], Seqno::MAX),
                 context: MergeContext { operator, ..context() },
                 limits,
             });
@@ -392,7 +423,8 @@ mod tests {
             let before = [beneath.clone(), input.clone()].concat();
             let after = [beneath, out.clone()].concat();
             for snapshot in snapshots.iter().copied().chain([Seqno::MAX]) {
-                prop_assert_eq!(visible(&before, snapshot), visible(&after, snapshot));
+                let seen = |entries: &[Entry]| visible_beside(entries, &deletes, snapshot);
+                prop_assert_eq!(seen(&before), seen(&after));
             }
 
             prop_assert_eq!(counters.entries_in, input.len() as u64);

@@ -213,10 +213,10 @@ pub(super) fn partial_merge(
 
 /// The error for a reserved entry kind.
 #[cold]
-pub(super) fn refuse_range_delete(key: &[u8]) -> Error {
+pub(crate) fn refuse_range_delete(key: &[u8]) -> Error {
     Error::invalid(format!(
-        "the store holds a range delete at key \"{}\", which this version of Spinney cannot apply; \
-         open it with the version that wrote it",
+        "a table has a range delete as an entry, at key \"{}\", which this version of Spinney does not know; \
+         open the store with the version that wrote it",
         key.escape_ascii()
     ))
 }

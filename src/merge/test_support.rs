@@ -10,6 +10,7 @@ use super::operator::Append;
 use crate::base::entry::{Cursor, EntryKind, EntryRef, EntrySource};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
+use crate::base::range_delete::{Bound, RangeDelete};
 use std::sync::Arc;
 
 /// An owned entry.
@@ -88,10 +89,28 @@ pub(super) fn split(history: &[Entry], sources: usize) -> Vec<Vec<Entry>> {
 /// What a reader at `snapshot` sees, by applying the versions oldest first: the value of each key,
 /// with blobs resolved.
 pub(super) fn visible(entries: &[Entry], snapshot: Seqno) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    visible_beside(entries, &[], snapshot)
+}
+
+/// The same with range deletes.
+pub(super) fn visible_beside(
+    entries: &[Entry],
+    deletes: &[RangeDelete],
+    snapshot: Seqno,
+) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut versions: Vec<&Entry> = entries.iter().filter(|e| e.seqno <= snapshot.0).collect();
     versions.sort_by_key(|e| e.seqno);
     let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    let mut deletes: Vec<_> = deletes.iter().filter(|delete| delete.seqno <= snapshot).collect();
+    deletes.sort_by_key(|delete| delete.seqno);
+    let mut deletes = deletes.into_iter().peekable();
+    let has = |delete: &RangeDelete, key: &[u8]| {
+        *delete.lower <= *key && delete.upper.as_ref().is_none_or(|upper| *key < **upper)
+    };
     for version in versions {
+        while let Some(delete) = deletes.next_if(|delete| delete.seqno.0 <= version.seqno) {
+            model.retain(|key, _| !has(delete, key));
+        }
         match version.kind {
             EntryKind::Put => {
                 model.insert(version.key.clone(), version.value.clone());
@@ -111,7 +130,19 @@ pub(super) fn visible(entries: &[Entry], snapshot: Seqno) -> BTreeMap<Vec<u8>, V
             EntryKind::RangeDelete => unreachable!("no history has one"),
         }
     }
+    deletes.for_each(|delete| model.retain(|key, _| !has(delete, key)));
     model
+}
+
+/// Range deletes over the keys of histories.
+pub(super) fn arb_range_deletes() -> impl Strategy<Value = Vec<RangeDelete>> {
+    let bound = || prop::collection::vec(prop_oneof![0u8..12, any::<u8>()], 0..3);
+    let one = (0u64..100, bound(), bound(), 0u8..8).prop_map(|(seqno, one, other, open)| {
+        let (lower, upper) = (Bound::from(one.clone().min(other.clone())), one.max(other));
+        let upper = (open > 0).then(|| Bound::from([upper, vec![1]].concat()));
+        RangeDelete { seqno: Seqno(seqno), lower, upper }
+    });
+    prop_oneof![Just(Vec::new()), prop::collection::vec(one, 1..6)]
 }
 
 /// The value behind a pointer.

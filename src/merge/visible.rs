@@ -13,6 +13,7 @@
 
 use super::iterator::{MergeIterator, MergeSource};
 use super::operands::{Base, MergeContext, Operands, refuse_range_delete};
+use super::range_deletes::Cover;
 use crate::base::entry::{Cursor, EntryKind};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
@@ -75,6 +76,8 @@ pub(crate) struct VisibleIterator<C> {
     pause_at: u64,
     watches: bool,
     newer: Option<Box<[u8]>>,
+    /// What range deletes delete.
+    cover: Option<Box<Cover>>,
 }
 
 impl<C: MergeSource> VisibleIterator<C> {
@@ -104,7 +107,13 @@ impl<C: MergeSource> VisibleIterator<C> {
             pause_at: u64::MAX,
             watches: false,
             newer: None,
+            cover: None,
         }
+    }
+
+    /// Hides what range deletes delete: those of the snapshot.
+    pub(crate) fn hide(&mut self, cover: Option<Box<Cover>>) {
+        self.cover = cover;
     }
 
     /// From now on, values are not asked for. A pair with operands has an empty value.
@@ -319,6 +328,15 @@ impl<C: MergeSource> VisibleIterator<C> {
                 self.merge.next()?;
                 continue;
             }
+            if let Some(cover) = &mut self.cover
+                && cover.deletes(entry.key, entry.seqno)
+            {
+                // All older versions are deleted too.
+                if self.skip_dead()? {
+                    return Ok(());
+                }
+                continue;
+            }
             match entry.kind {
                 EntryKind::Put | EntryKind::PutBlob => {
                     self.state = State::Borrowed;
@@ -350,6 +368,13 @@ impl<C: MergeSource> VisibleIterator<C> {
         }
         let value = loop {
             let base = match self.merge.entry() {
+                Some(entry)
+                    if let Some(cover) = &mut self.cover
+                        && cover.deletes(entry.key, entry.seqno)
+                        && !planted(Bug::RangeDeleteNotForOperands) =>
+                {
+                    Base::Nothing
+                }
                 Some(entry) if entry.kind.is_operand() => {
                     self.operands.push(entry.value, entry.kind.is_blob());
                     self.merge.next()?;
@@ -397,7 +422,15 @@ impl<C: MergeSource> VisibleIterator<C> {
                 if entry.seqno <= self.snapshot || planted(Bug::ReverseReadsNewest) {
                     versions += 1;
                     newest = entry.seqno;
+                    let is_deleted = self
+                        .cover
+                        .as_mut()
+                        .is_some_and(|cover| cover.deletes(entry.key, entry.seqno));
                     match entry.kind {
+                        _ if is_deleted => {
+                            base = None;
+                            self.operands.clear();
+                        }
                         EntryKind::Put | EntryKind::PutBlob => {
                             base = Some(entry.kind);
                             self.value.clear();
@@ -494,8 +527,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::operator::U64Add;
+    use super::super::range_deletes::RangeDeletes;
     use super::super::test_support::{
-        Entry, ListCursor, arb_history, blob, context, split, visible,
+        Entry, ListCursor, arb_history, arb_range_deletes, blob, context, split, visible_beside,
     };
     use super::*;
 
@@ -535,6 +569,7 @@ mod tests {
         #[test]
         fn any_walk_agrees_with_the_model(
             history in arb_history(0..50),
+            deletes in arb_range_deletes(),
             snapshot in 0u64..100,
             sources in 1usize..5,
             lazy in any::<bool>(),
@@ -545,7 +580,7 @@ mod tests {
             let keys: Vec<Vec<u8>> = history.iter().map(|e| e.key.clone()).chain([vec![]]).collect();
             let lower = bounds.first().filter(|_| bounds.len() != 2).map(|i| i.get(&keys).clone());
             let upper = bounds.get(1).map(|i| i.get(&keys).clone());
-            let model: Vec<(Vec<u8>, Vec<u8>)> = visible(&history, Seqno(snapshot))
+            let model: Vec<(Vec<u8>, Vec<u8>)> = visible_beside(&history, &deletes, Seqno(snapshot))
                 .into_iter()
                 .filter(|(key, _)| lower.as_ref().is_none_or(|lower| key >= lower))
                 .filter(|(key, _)| upper.as_ref().is_none_or(|upper| key < upper))
@@ -558,6 +593,8 @@ mod tests {
                 upper.as_deref(),
                 context(),
             );
+            let map = Arc::new(RangeDeletes::of(&deletes));
+            iterator.hide(Cover::new([map], Seqno(snapshot)));
             if let Some(entries) = pause {
                 iterator.pause_every(entries);
                 iterator.watch_newer();

@@ -151,6 +151,7 @@ impl Store {
             || self.manifest_is_long()
             || self.manifest_is_unsettled()
             || self.rest_is_due()
+            || self.range_deletes_are_due()
     }
 
     fn journal_is_long(&self) -> bool {
@@ -208,6 +209,8 @@ impl Store {
 
     /// One round of upkeep.
     pub(crate) fn upkeep(&self) -> Result<()> {
+        // First: what others find no room for may need it.
+        let moved = self.move_range_deletes();
         self.prepare_segments()?;
         let upto = self.persisted_upto();
         if self.journal.oldest_retirable().is_some_and(|oldest| oldest <= upto) {
@@ -230,7 +233,7 @@ impl Store {
         if self.rest_is_due() {
             self.begin_rest();
         }
-        Ok(())
+        moved
     }
 
     /// Removes journal segments that hold nothing beyond `upto`, which all trees hold.

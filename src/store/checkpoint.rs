@@ -119,12 +119,17 @@ fn capture(store: &Store) -> Result<Captured> {
             let changes = keyspace.tree.lock_changes();
             let id = keyspace.id;
             let meta = keyspace.options().meta(&keyspace.name);
+            let range_deletes = keyspace.durable_range_deletes();
             edit.keyspaces.push(KeyspaceEdit { id, change: KeyspaceChange::Create(meta) });
             if let Some(snapshot) = changes.shown() {
                 let change = KeyspaceChange::TreeSnapshot(snapshot);
                 edit.keyspaces.push(KeyspaceEdit { id, change });
             }
             edit.keyspaces.push(KeyspaceEdit { id, change: KeyspaceChange::Flushed(cut) });
+            for delete in &range_deletes.list {
+                let change = KeyspaceChange::RangeDelete(delete.clone());
+                edit.keyspaces.push(KeyspaceEdit { id, change });
+            }
             versions.push(keyspace.tree.version());
         }
         edit.journal_floor = Some(cut);

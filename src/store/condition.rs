@@ -88,6 +88,8 @@ impl Condition<'_> {
         read.memtables().take(looked_at).all(|memtable| {
             let newest = memtable.memtable.get(self.key, Seqno::MAX);
             newest.is_none_or(|newest| newest.seqno <= self.since)
+                && !(memtable.range_deletes.are_there()
+                    && memtable.range_deletes.newest(self.key, Seqno::MAX) > Some(self.since))
         })
     }
 

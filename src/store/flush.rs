@@ -100,6 +100,9 @@ impl KeyspaceState {
         while let Some(claimed) = self.claim_waiting() {
             self.build(&claimed)?;
             while let Some((memtable, packed)) = self.take_built(Seqno::MAX) {
+                let upto = memtable.freeze_seqno.get().copied().unwrap_or_default();
+                // What is replayed is durable.
+                self.keep_range_deletes(&memtable, upto, None, &[])?;
                 self.move_into_tree(&memtable, packed)?;
             }
         }
@@ -219,6 +222,8 @@ impl Store {
         let bytes = packed.bytes();
         let freeze_seqno = memtable.freeze_seqno.get().copied().unwrap_or_default();
         self.sync_journal_before(keyspace, freeze_seqno)?;
+        let (journal, snapshots) = (Some(&*self.journal), self.live_snapshots());
+        keyspace.keep_range_deletes(memtable, freeze_seqno, journal, &snapshots)?;
         keyspace.move_into_tree(memtable, packed).inspect_err(|error| match error {
             // Nothing has changed: the manifest is as it was, or was never reached.
             Error::Corruption { .. } | Error::Io { op: "read", .. } => {}

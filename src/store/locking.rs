@@ -8,6 +8,7 @@ use super::operation::Operation;
 use super::state::KeyspaceState;
 use super::store::Store;
 use super::transaction_locks::{Asked, LockedKey, NotLocked, Owner, TransactionLocks, Wait};
+use crate::base::entry::EntryKind;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::{RwLockReadGuard, RwLockWriteGuard};
 
@@ -26,17 +27,29 @@ pub(super) enum Locked<'a> {
     Several { _guards: Vec<KeyspaceLocked<'a>> },
 }
 
-/// Locks the keyspaces of a commit, in the order of their numbers: those with a watch of its own alone.
-pub(super) fn lock_keyspaces<'a>(
-    mut written: impl Iterator<Item = &'a Arc<KeyspaceState>>,
+/// Locks the keyspaces of a commit, in the order of their numbers: those with a watch of its own, or in which it deletes a
+/// range, alone.
+pub(super) fn lock_keyspaces<'a, I>(
+    operations: &impl Fn() -> I,
     wanted: &Preconditions<'a>,
-) -> Locked<'a> {
+) -> Locked<'a>
+where
+    I: Iterator<Item = Operation<'a>>,
+{
+    let deletes_range = |keyspace: &KeyspaceState| {
+        let mut deletes = operations().filter(|it| it.kind == EntryKind::RangeDelete);
+        deletes.any(|operation| operation.keyspace.id == keyspace.id)
+    };
     let lock = |keyspace: &'a Arc<KeyspaceState>| match wanted.watch_of(keyspace) {
         Some(_) if !planted(Bug::WatchedKeyspaceShared) => {
             KeyspaceLocked::Alone { _guard: keyspace.watches.exclude() }
         }
+        _ if deletes_range(keyspace) => {
+            KeyspaceLocked::Alone { _guard: keyspace.watches.exclude() }
+        }
         _ => KeyspaceLocked::Shared { _guard: keyspace.watches.share() },
     };
+    let mut written = operations().map(|operation| operation.keyspace);
     // A batch has an operation, and most have one keyspace.
     let first = written.next();
     let mut others = written.chain(wanted.keyspaces());
@@ -83,9 +96,13 @@ impl Store {
         operations: impl Iterator<Item = Operation<'a>>,
         wanted: &Preconditions<'a>,
     ) {
-        for Operation { keyspace, key, .. } in operations {
+        for operation in operations {
+            let Operation { keyspace, key, .. } = operation;
             let own = wanted.watch_of(keyspace).map(|published| &published.watch);
-            keyspace.watches.tell(key, own);
+            match operation.range() {
+                Some(range) => keyspace.watches.tell_range(range, own),
+                None => keyspace.watches.tell(key, own),
+            }
         }
     }
 
@@ -97,9 +114,13 @@ impl Store {
         owner: Option<Owner>,
     ) -> bool {
         !planted(Bug::LockedKeyWritten)
-            && operations.any(|Operation { keyspace, key, .. }| {
-                let key = (keyspace.id, key.to_vec());
-                self.transaction_locks.is_held_by_other(&key, owner)
+            && operations.any(|operation| {
+                let Operation { keyspace, key, .. } = operation;
+                let locks = &self.transaction_locks;
+                match operation.range() {
+                    Some(range) => locks.held_by_other_in(keyspace.id, range, owner).is_some(),
+                    None => locks.is_held_by_other(&(keyspace.id, key.to_vec()), owner),
+                }
             })
     }
 
@@ -117,12 +138,35 @@ impl Store {
         operations: impl Iterator<Item = Operation<'a>>,
         taken: &mut Taken,
     ) -> Result<(), NotLocked> {
-        for Operation { keyspace, key, .. } in operations {
+        for operation in operations {
+            let Operation { keyspace, key, .. } = operation;
+            if let Some(range) = operation.range() {
+                self.take_locked_range(keyspace, range, taken)?;
+                continue;
+            }
             let locked = (keyspace.id, key.to_vec());
             let left = taken.until_nanos.saturating_sub(self.clock.nanos());
             if self.transaction_locks.is_held_by_other(&locked, Some(taken.owner))
                 && self.lock_for(taken.owner, keyspace, key, Duration::from_nanos(left))?
             {
+                taken.keys.push(locked);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the keys of a range that others have locked, one after the other.
+    fn take_locked_range(
+        &self,
+        keyspace: &KeyspaceState,
+        range: (&[u8], Option<&[u8]>),
+        taken: &mut Taken,
+    ) -> Result<(), NotLocked> {
+        let owner = Some(taken.owner);
+        while let Some(locked) = self.transaction_locks.held_by_other_in(keyspace.id, range, owner)
+        {
+            let left = taken.until_nanos.saturating_sub(self.clock.nanos());
+            if self.lock_for(taken.owner, keyspace, &locked.1, Duration::from_nanos(left))? {
                 taken.keys.push(locked);
             }
         }
@@ -142,6 +186,8 @@ impl Store {
         let until_nanos = self.clock.nanos().saturating_add(timeout.as_nanos() as u64);
         loop {
             let asked = {
+                // A range delete locks no keys, but has the keyspace for itself.
+                let _shared = keyspace.watches.share();
                 let _alone = (!planted(Bug::LockTakenBesideCommit))
                     .then(|| self.key_locks.lock(std::iter::once(lock_hash(keyspace, key))));
                 self.transaction_locks.ask(owner, &locked)

@@ -20,7 +20,10 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::new_range_deletes::NewRangeDeletes;
+use crate::base::entry::EntryKind;
 use crate::base::ids::Seqno;
+use crate::base::range_delete::RangeDelete;
 use crate::base::sync::Mutex;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::memtable::{ChunkPool, Memtable};
@@ -32,6 +35,7 @@ pub(crate) struct MemtableState {
     pub(crate) memtable: Arc<Memtable>,
     /// Files of values too large for a memtable; its entries point into them.
     pub(crate) blobs: Mutex<Vec<Arc<BlobFile>>>,
+    pub(crate) range_deletes: NewRangeDeletes,
     /// The last sequence number that had been assigned when it was frozen.
     pub(crate) freeze_seqno: OnceLock<Seqno>,
     /// When it was frozen.
@@ -54,6 +58,7 @@ impl MemtableState {
         Arc::new(MemtableState {
             memtable: Arc::new(Memtable::new(Arc::clone(pool))),
             blobs: Mutex::new(Vec::new()),
+            range_deletes: NewRangeDeletes::default(),
             freeze_seqno: OnceLock::new(),
             frozen_nanos: AtomicU64::new(0),
             stage: Mutex::new(Stage::Active),
@@ -63,13 +68,29 @@ impl MemtableState {
     /// The size that counts towards the one at which a memtable is frozen.
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
-        self.memtable.bytes() as u64
+        self.memtable.bytes() as u64 + self.range_deletes.bytes()
     }
 
     /// The same without the unused rest of chunks, for sizes below a chunk's.
     pub(crate) fn exact_bytes(&self) -> u64 {
         let (entries, bytes) = self.memtable.totals();
-        bytes as u64 + 32 * entries as u64
+        bytes as u64 + 32 * entries as u64 + self.range_deletes.bytes()
+    }
+
+    /// Takes in a range delete: with `value` as its upper bound, empty if there is none. No reader has a number from `since` on
+    /// that is below its own.
+    pub(super) fn delete_range(
+        &self,
+        (key, value): (&[u8], &[u8]),
+        seqno: Seqno,
+        since: Seqno,
+        now_nanos: u64,
+    ) {
+        // An empty range deletes nothing, and is no operation.
+        if let Some(delete) = RangeDelete::of_operation(seqno, key, value) {
+            self.range_deletes.add(delete, since, now_nanos);
+        }
+        self.memtable.insert(key, seqno, EntryKind::Delete, b"");
     }
 
     /// Returns true if it was frozen at `seqno` or before.

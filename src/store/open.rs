@@ -42,6 +42,7 @@ use crate::base::key_hash::{HashSecret, KeyHasher};
 use crate::base::planted::{Bug, planted};
 use crate::base::process::Birthplace;
 use crate::base::random::SplitMix;
+use crate::base::range_delete::RangeDelete;
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::base::sync::{ArcSwap, Condvar, Mutex, RwLock};
 use crate::cache::{Cache, CacheOptions, DataFiles, FileType};
@@ -53,7 +54,7 @@ use crate::manifest::{
     RecoveredState, TreeEdit,
 };
 use crate::memtable::ChunkPool;
-use crate::merge::{BlobReader, Contained, MergeContext, MergeOperator};
+use crate::merge::{BlobReader, Contained, DurableRangeDeletes, MergeContext, MergeOperator};
 use crate::table::{BlobFiles, Caching, Origin};
 use crate::tree::kinds::{self, TreeKind};
 use crate::tree::options::KeyspaceOptions;
@@ -71,6 +72,7 @@ pub(crate) struct KeyspaceSeed {
     pub(crate) name: String,
     pub(crate) options: KeyspaceOptions,
     pub(crate) flushed: Seqno,
+    pub(crate) range_deletes: Vec<RangeDelete>,
 }
 
 /// What the manifest's keyspaces have become.
@@ -128,6 +130,7 @@ impl StoreContext {
             MergeContext { blobs: Some(self.blob_reader(Caching::Looks)), ..merge.clone() };
         let merge = MergeContext { blobs: Some(self.blob_reader(Caching::Caches)), ..merge };
         let (id, name, options) = (seed.id, seed.name, seed.options);
+        let range_deletes = DurableRangeDeletes::new(seed.range_deletes, seed.flushed);
         let hasher = Arc::clone(&self.files.hasher);
         let parts = KeyspaceParts {
             id,
@@ -140,6 +143,8 @@ impl StoreContext {
             hasher,
             counters,
             observer,
+            manifest: Arc::clone(&self.manifest),
+            range_deletes: Arc::new(range_deletes),
         };
         Ok(KeyspaceState::new(parts, &self.pool))
     }
@@ -222,7 +227,8 @@ impl StoreContext {
             (&self.manifest.path(), found.options_offset),
         )?;
         let (id, name, flushed) = (found.id, found.meta.name, found.flushed);
-        self.make_keyspace(KeyspaceSeed { id, name, options, flushed }, &edits)
+        let range_deletes = found.range_deletes;
+        self.make_keyspace(KeyspaceSeed { id, name, options, flushed, range_deletes }, &edits)
     }
 
     /// The data files that trees and replayed pointers name.

@@ -13,11 +13,19 @@ use crate::base::limits::{BATCH_BYTES_MAX, BATCH_OPERATION_BYTES, KEY_BYTES_MAX,
 pub(crate) struct Operation<'a> {
     pub(crate) keyspace: &'a Arc<KeyspaceState>,
     pub(crate) kind: EntryKind,
+    /// Of a range delete, the lower bound.
     pub(crate) key: &'a [u8],
+    /// Of a range delete, the upper bound; empty if there is none.
     pub(crate) value: &'a [u8],
 }
 
-impl Operation<'_> {
+impl<'a> Operation<'a> {
+    /// The range of a range delete.
+    pub(super) fn range(&self) -> Option<(&'a [u8], Option<&'a [u8]>)> {
+        let upper = Some(self.value).filter(|value| !value.is_empty());
+        (self.kind == EntryKind::RangeDelete).then_some((self.key, upper))
+    }
+
     /// Whether its value is too large for journal and memtable. Asked once for each batch: options may change.
     #[inline]
     pub(crate) fn is_large(&self, sizes: &Sizes) -> bool {
@@ -28,7 +36,7 @@ impl Operation<'_> {
     #[inline(never)]
     fn goes_to_blob_file(&self) -> bool {
         self.value.len() >= self.keyspace.options().blob_bytes_min as usize
-            && self.kind != EntryKind::Delete
+            && !matches!(self.kind, EntryKind::Delete | EntryKind::RangeDelete)
     }
 }
 
@@ -46,6 +54,20 @@ pub(crate) fn check_sizes(key: &[u8], value: &[u8]) -> Result<()> {
             "a value has at most {VALUE_BYTES_MAX} bytes, not {}; split it over several keys",
             value.len()
         )));
+    }
+    Ok(())
+}
+
+/// Refuses a merge without an operator, and a range delete with a bound that no key can be.
+#[cold]
+pub(super) fn check_kind(operation: &Operation<'_>) -> Result<()> {
+    let Operation { keyspace, kind, value, .. } = operation;
+    if *kind == EntryKind::RangeDelete {
+        return check_sizes(value, &[]);
+    }
+    if keyspace.merge.operator.is_none() {
+        keyspace.check_exists()?;
+        return Err(no_operator(keyspace));
     }
     Ok(())
 }

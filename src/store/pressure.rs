@@ -207,7 +207,7 @@ impl Store {
         for keyspace in keyspaces.values() {
             let state = keyspace.tree.state();
             bytes += state.memory_bytes - state.mapped_index.memory_bytes();
-            bytes += keyspace.gaps.memory_bytes();
+            bytes += keyspace.gaps.memory_bytes() + keyspace.range_deletes_bytes();
             samples += state.sample_bytes;
             if state.mapped_index.bytes > 0 {
                 indexes.push((keyspace, state.mapped_index));

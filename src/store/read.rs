@@ -10,7 +10,7 @@ use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, hold_open, planted};
 use crate::base::slice::Slice;
 use crate::cache::{ReadContext, RowCache, fetch_misses};
-use crate::merge::{Base, Operands};
+use crate::merge::{Base, Operands, refuse_range_delete};
 use crate::table::{BlobPointer, Caching};
 
 /// What has been met of a key so far.
@@ -29,6 +29,8 @@ struct Lookup {
     is_record: bool,
     /// Only whether there is a value is asked, so none is copied.
     key_only: bool,
+    /// The newest range delete that has the key: older versions are deleted.
+    range_delete: Option<Seqno>,
 }
 
 enum Found {
@@ -44,6 +46,11 @@ impl Lookup {
         if self.last.is_some_and(|last| last <= entry.seqno) {
             return ControlFlow::Continue(());
         }
+        if Some(entry.seqno) < self.range_delete {
+            self.newest = self.newest.or(self.range_delete);
+            self.found = Some(Found::Deleted);
+            return ControlFlow::Break(());
+        }
         self.newest = self.newest.or(Some(entry.seqno));
         self.last = Some(entry.seqno);
         self.found = Some(match entry.kind {
@@ -55,11 +62,7 @@ impl Lookup {
                 self.operands.push(entry.value, entry.kind.is_blob());
                 return ControlFlow::Continue(());
             }
-            EntryKind::RangeDelete => Found::Refused(Error::invalid(format!(
-                "the store holds a range delete at key \"{}\", which this version of Spinney cannot \
-                 apply; open it with the version that wrote it",
-                entry.key.escape_ascii()
-            ))),
+            EntryKind::RangeDelete => Found::Refused(refuse_range_delete(entry.key)),
         });
         ControlFlow::Break(())
     }
@@ -113,6 +116,9 @@ impl Reader<'_> {
     /// goes on with the key's hash.
     #[inline(always)]
     fn look_in_memory(&self, key: &[u8], lookup: &mut Lookup) -> ControlFlow<(), u64> {
+        if self.read.has_range_deletes() {
+            lookup.range_delete = self.read.newest_range_delete(key, self.snapshot);
+        }
         for memtable in std::iter::once(&self.read.active).chain(&self.read.frozen) {
             let memtable = &memtable.memtable;
             let newest = planted(Bug::MemtableGetNewest);
@@ -127,6 +133,10 @@ impl Reader<'_> {
             }
         }
         let hash = self.keyspace.hasher.hash(key);
+        if lookup.range_delete.is_some() {
+            // The row cache may have what it deletes.
+            return ControlFlow::Continue(hash);
+        }
         // A record that is too young for the snapshot says nothing about what is older.
         let visible = if planted(Bug::RowCacheOfAnyNumber) { Seqno::MAX } else { self.snapshot };
         let met = self.row_cache.get(self.keyspace.id, hash, key, |record| {
@@ -150,6 +160,7 @@ impl Reader<'_> {
         lookup: &mut Lookup,
     ) -> Result<()> {
         if lookup.key_only
+            && lookup.range_delete.is_none()
             && let Some(is_present) = self.read.version.presence(key, self.snapshot)?
         {
             lookup.found =
@@ -178,7 +189,10 @@ impl Reader<'_> {
             return;
         };
         // Where the cache holds most pages, a row is of a page that is cached as well, or soon will be.
-        if lookup.key_only || store.cache.holds_most_of(store.files.bytes()) {
+        if lookup.key_only
+            || lookup.range_delete.is_some()
+            || store.cache.holds_most_of(store.files.bytes())
+        {
             return;
         }
         let is_old = self.snapshot < self.read.version.flushed();

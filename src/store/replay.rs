@@ -239,7 +239,15 @@ impl Replay<'_> {
                 read.active.blobs.lock().push(blob);
             }
         }
-        read.active.memtable.insert(operation.key, seqno, operation.kind, operation.value);
+        match operation.kind {
+            EntryKind::RangeDelete => {
+                let now_nanos = context.clock.nanos();
+                let bounds = (operation.key, operation.value);
+                // There are no readers yet.
+                read.active.delete_range(bounds, seqno, Seqno(0), now_nanos);
+            }
+            kind => read.active.memtable.insert(operation.key, seqno, kind, operation.value),
+        }
         // As `Slot::exact_bytes` counts.
         self.replayed_bytes += (operation.key.len() + operation.value.len()) as u64 + 32;
         Ok(())

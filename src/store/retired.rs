@@ -90,7 +90,7 @@ mod tests {
     use crate::memtable::ChunkPool;
     use crate::store::memtable_state::MemtableState;
     use crate::tree::description::TreeDescription;
-    use crate::tree::{CheckCounts, RangeAt, RangeRuns};
+    use crate::tree::{CheckCounts, CheckScope, RangeAt, RangeRuns};
 
     /// A version that nobody asks for anything.
     struct Idle;
@@ -123,12 +123,7 @@ mod tests {
             unreachable!()
         }
 
-        fn check(
-            &self,
-            _manifest: &std::path::Path,
-            _full: bool,
-            _problem: &mut dyn FnMut(Error),
-        ) -> CheckCounts {
+        fn check(&self, _scope: CheckScope<'_>, _problem: &mut dyn FnMut(Error)) -> CheckCounts {
             unreachable!()
         }
     }
@@ -143,12 +138,7 @@ mod tests {
     fn state(version: &Arc<dyn TreeVersion>) -> Arc<ReadState> {
         let pool = Arc::new(ChunkPool::new(0));
         let active = MemtableState::new(&pool);
-        Arc::new(ReadState {
-            active,
-            frozen: Vec::new(),
-            version: Arc::clone(version),
-            generation: 0,
-        })
+        Arc::new(ReadState::new(active, Vec::new(), (Arc::clone(version), 0), Arc::default()))
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::events::Event;
 use super::failures::Failures;
 use super::gaps::Gaps;
 use super::memtable_state::MemtableState;
+use super::range_deletes_look::RangeDeletesLook;
 use super::retired::Retired;
 use super::store::Store;
 use super::watch::Watches;
@@ -26,13 +27,15 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::key_hash::KeyHasher;
 use crate::base::planted::{Bug, hold_open, planted};
+use crate::base::range_delete::RangeDelete;
 use crate::base::slice::Slice;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, yield_now};
 use crate::cache::Cache;
 use crate::commit::WriteDelay;
+use crate::manifest::Manifest;
 use crate::memtable::ChunkPool;
-use crate::merge::{BlobReader, Contained, MergeContext};
+use crate::merge::{BlobReader, Contained, Cover, DurableRangeDeletes, MergeContext};
 use crate::table::{BlobFiles, BlobPointer, Caching};
 use crate::tree::options::KeyspaceOptions;
 use crate::tree::{
@@ -50,9 +53,57 @@ pub(crate) struct ReadState {
     pub(crate) version: Arc<dyn TreeVersion>,
     /// Which of the keyspace's states of its tree `version` is: compactions do not count.
     pub(crate) generation: u64,
+    /// The range deletes that `version` needs.
+    pub(crate) range_deletes: Arc<DurableRangeDeletes>,
+    /// Whether `frozen` or `range_deletes` have any.
+    has_range_deletes: bool,
 }
 
 impl ReadState {
+    pub(super) fn new(
+        active: Arc<MemtableState>,
+        frozen: Vec<Arc<MemtableState>>,
+        (version, generation): (Arc<dyn TreeVersion>, u64),
+        range_deletes: Arc<DurableRangeDeletes>,
+    ) -> ReadState {
+        let has_range_deletes = !range_deletes.list.is_empty()
+            || frozen.iter().any(|memtable| memtable.range_deletes.are_there());
+        ReadState { active, frozen, version, generation, range_deletes, has_range_deletes }
+    }
+
+    /// Whether there are range deletes. Asked once the reader has its number.
+    #[inline]
+    pub(crate) fn has_range_deletes(&self) -> bool {
+        self.has_range_deletes || self.active.range_deletes.are_there()
+    }
+
+    /// The newest number, up to the snapshot's, that deletes a key by its range.
+    #[cold]
+    pub(crate) fn newest_range_delete(&self, key: &[u8], snapshot: Seqno) -> Option<Seqno> {
+        let mut newest = self.range_deletes.map.newest(key, snapshot);
+        for memtable in self.memtables() {
+            if memtable.range_deletes.are_there() {
+                newest = newest.max(memtable.range_deletes.newest(key, snapshot));
+            }
+        }
+        newest
+    }
+
+    /// How many range deletes there are.
+    pub(crate) fn range_deletes(&self) -> usize {
+        let of_memtables = self.memtables().map(|memtable| memtable.range_deletes.len());
+        of_memtables.sum::<usize>() + self.range_deletes.list.len()
+    }
+
+    /// What range deletes delete at a snapshot, for who reads many keys.
+    pub(crate) fn cover(&self, snapshot: Seqno) -> Option<Box<Cover>> {
+        if !self.has_range_deletes() {
+            return None;
+        }
+        let of_memtables = self.memtables().filter_map(|memtable| memtable.range_deletes.map());
+        Cover::new(of_memtables.chain([Arc::clone(&self.range_deletes.map)]), snapshot)
+    }
+
     /// The number at which a reader without a snapshot reads this state: `visible`, which was loaded after the state,
     /// but at most the active memtable's freeze number if it has been frozen in the meantime.
     ///
@@ -137,6 +188,13 @@ pub(crate) struct KeyspaceState {
     pub(crate) gaps: Arc<Gaps>,
     /// The newest generation of the tree; raised before a version with new entries is shown.
     generation: AtomicU64,
+    /// The range deletes that the manifest has. Changed by one thread at a time, which holds `retired`.
+    range_deletes: ArcSwap<DurableRangeDeletes>,
+    pub(super) manifest: Arc<Manifest>,
+    /// How many versions of its tree have been shown to readers.
+    pub(super) versions_shown: AtomicU64,
+    /// When range deletes that are not needed any more were looked for.
+    pub(super) range_deletes_look: RangeDeletesLook,
     /// The tree knows it weakly.
     observer: Arc<Observer>,
 }
@@ -182,6 +240,11 @@ impl TreeObserver for Observer {
 
     fn snapshots(&self) -> Vec<Seqno> {
         self.store().map(|store| store.live_snapshots()).unwrap_or_default()
+    }
+
+    fn range_deletes(&self) -> Arc<DurableRangeDeletes> {
+        let keyspace = self.keyspace.get().and_then(Weak::upgrade);
+        keyspace.map(|keyspace| keyspace.range_deletes.load_full()).unwrap_or_default()
     }
 
     fn lists_grew(&self) {
@@ -238,17 +301,17 @@ pub(crate) struct KeyspaceParts {
     pub(crate) hasher: Arc<KeyHasher>,
     pub(crate) counters: Arc<TreeCounters>,
     pub(crate) observer: Arc<Observer>,
+    pub(crate) manifest: Arc<Manifest>,
+    /// Those that the manifest has.
+    pub(crate) range_deletes: Arc<DurableRangeDeletes>,
 }
 
 impl KeyspaceState {
     pub(crate) fn new(parts: KeyspaceParts, pool: &Arc<ChunkPool>) -> Arc<KeyspaceState> {
         let version = parts.tree.version();
-        let read = ReadState {
-            active: MemtableState::new(pool),
-            frozen: Vec::new(),
-            version,
-            generation: 0,
-        };
+        let active = MemtableState::new(pool);
+        let range_deletes = Arc::clone(&parts.range_deletes);
+        let read = ReadState::new(active, Vec::new(), (version, 0), range_deletes);
         let keyspace = Arc::new(KeyspaceState {
             id: parts.id,
             name: parts.name,
@@ -277,8 +340,13 @@ impl KeyspaceState {
             iterators: AtomicU64::new(0),
             gaps: Arc::default(),
             generation: AtomicU64::new(0),
+            range_deletes: ArcSwap::from_pointee(DurableRangeDeletes::default()),
+            manifest: parts.manifest,
+            versions_shown: AtomicU64::new(0),
+            range_deletes_look: RangeDeletesLook::default(),
             observer: parts.observer,
         });
+        keyspace.range_deletes.store(parts.range_deletes);
         // Set once: the observer is new.
         let _ = keyspace.observer.keyspace.set(Arc::downgrade(&keyspace));
         keyspace
@@ -337,8 +405,9 @@ impl KeyspaceState {
         }
         let read = self.read.load_full();
         let active = MemtableState::new(&read.active.memtable.pool());
-        let (version, generation) = (Arc::clone(&read.version), read.generation);
-        self.read.store(Arc::new(ReadState { active, frozen: Vec::new(), version, generation }));
+        let of_tree = (Arc::clone(&read.version), read.generation);
+        let range_deletes = Arc::clone(&read.range_deletes);
+        self.read.store(Arc::new(ReadState::new(active, Vec::new(), of_tree, range_deletes)));
         retired.add(read);
         let unheld = retired.take_unheld();
         drop(retired);
@@ -396,7 +465,39 @@ impl KeyspaceState {
             .cloned()
             .collect();
         let active = Arc::clone(&read.active);
-        self.read.store(Arc::new(ReadState { active, frozen, version, generation }));
+        let range_deletes = self.range_deletes.load_full();
+        let state = ReadState::new(active, frozen, (version, generation), range_deletes);
+        self.read.store(Arc::new(state));
+        self.versions_shown.fetch_add(1, Ordering::SeqCst);
+        retired.add(read);
+    }
+
+    /// About the memory of the range deletes that the manifest has.
+    pub(crate) fn range_deletes_bytes(&self) -> u64 {
+        self.range_deletes.load().memory_bytes
+    }
+
+    /// The range deletes that the manifest has.
+    pub(super) fn durable_range_deletes(&self) -> Arc<DurableRangeDeletes> {
+        self.range_deletes.load_full()
+    }
+
+    /// The manifest has some more, which are complete up to a number. A memtable that has them gets into the tree after this:
+    /// so a compaction knows those of all that it merges.
+    pub(super) fn add_range_deletes(&self, more: &[RangeDelete], upto: Seqno) {
+        let _replacing = self.retired.lock();
+        self.range_deletes.store(Arc::new(self.range_deletes.load().with(more, upto)));
+    }
+
+    /// The tree needs some of them no more: nor does a reader who loads the read state from now on.
+    pub(super) fn remove_range_deletes(&self, gone: &[Seqno]) {
+        let mut retired = self.retired.lock();
+        let left = Arc::new(self.range_deletes.load().without(gone));
+        self.range_deletes.store(Arc::clone(&left));
+        let read = self.read.load_full();
+        let of_tree = (Arc::clone(&read.version), read.generation);
+        let (active, frozen) = (Arc::clone(&read.active), read.frozen.clone());
+        self.read.store(Arc::new(ReadState::new(active, frozen, of_tree, left)));
         retired.add(read);
     }
 
@@ -425,6 +526,12 @@ impl KeyspaceState {
     fn supersede_records(&self, memtables: &[&Arc<MemtableState>], cache: &Cache) {
         let records = cache.row_cache();
         records.wait_for_admissions();
+        // The rows of a range are not known. Nothing is admitted that a range delete has, and nothing from before.
+        let delete_ranges = memtables.iter().any(|memtable| memtable.range_deletes.are_there());
+        if delete_ranges && !planted(Bug::RangeDeleteRowsKept) {
+            records.clear();
+            return;
+        }
         if records.is_empty() || planted(Bug::RowCacheNotSuperseded) {
             return;
         }
@@ -475,9 +582,10 @@ impl KeyspaceState {
         let mut frozen = Vec::with_capacity(read.frozen.len() + 1);
         frozen.push(Arc::clone(&read.active));
         frozen.extend_from_slice(&read.frozen);
-        let (version, generation) = (Arc::clone(&read.version), read.generation);
+        let of_tree = (Arc::clone(&read.version), read.generation);
         let active = MemtableState::new(pool);
-        let state = Arc::new(ReadState { active, frozen, version, generation });
+        let range_deletes = Arc::clone(&read.range_deletes);
+        let state = Arc::new(ReadState::new(active, frozen, of_tree, range_deletes));
         // All that can fail comes before: an active memtable that is frozen would take in commits that readers do not
         // see.
         read.active.freeze(Seqno(seqno.0 + u64::from(planted(Bug::FreezeCutTooHigh))), nanos);

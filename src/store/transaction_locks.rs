@@ -138,6 +138,22 @@ impl TransactionLocks {
         table.locks.get(key).is_some_and(|lock| Some(lock.owner) != owner)
     }
 
+    /// A key of a range that somebody else than `owner` has.
+    pub(super) fn held_by_other_in(
+        &self,
+        keyspace: KeyspaceId,
+        (lower, upper): (&[u8], Option<&[u8]>),
+        owner: Option<Owner>,
+    ) -> Option<LockedKey> {
+        let table = self.table.lock();
+        let mut locks = table.locks.range((keyspace, lower.to_vec())..);
+        let is_within =
+            |key: &LockedKey| key.0 == keyspace && upper.is_none_or(|upper| *key.1 < *upper);
+        let found = locks.by_ref().take_while(|(key, _)| is_within(key));
+        let mut others = found.filter(|(_, lock)| Some(lock.owner) != owner);
+        others.next().map(|(key, _)| key.clone())
+    }
+
     /// Gives the key to `owner` if it is free. The caller has locked it in `key_locks`.
     pub(super) fn ask(&self, owner: Owner, key: &LockedKey) -> Asked {
         let mut table = self.table.lock();

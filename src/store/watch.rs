@@ -12,6 +12,7 @@
 //! 3. Whoever has a keyspace for itself ([`Watches::exclude`]) finds every commit to it either visible or not begun.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
 
 use crate::base::planted::{Bug, planted};
@@ -56,6 +57,29 @@ impl Watch {
             .checked_sub(1)
             .is_some_and(|at| self.ranges[at].1.as_ref().is_none_or(|upper| *key < **upper));
         is_in_range || self.points.contains(key)
+    }
+
+    /// A key of it, or where a range of it begins, of which a part is in `[lower, upper)`.
+    fn key_in<'a>(&'a self, lower: &'a [u8], upper: Option<&[u8]>) -> Option<&'a [u8]> {
+        let mut points = self.points.range::<[u8], _>((Bound::Included(lower), Bound::Unbounded));
+        let point = points.next().filter(|point| upper.is_none_or(|upper| ***point < *upper));
+        let meets = |range: &&Range| {
+            range.1.as_ref().is_none_or(|end| **end > *lower)
+                && upper.is_none_or(|upper| *range.0 < *upper)
+        };
+        let of_range = || Some(lower.max(&self.ranges.iter().find(meets)?.0));
+        point.map(|point| &**point).or_else(of_range)
+    }
+
+    /// A key of it, or the first of a range of it, for which `is_meant` holds.
+    pub(crate) fn key_that(
+        &self,
+        is_meant: impl Fn(&[u8], Option<&[u8]>) -> bool,
+    ) -> Option<Vec<u8>> {
+        let behind = |key: &[u8]| [key, &[0]].concat();
+        let point = self.points.iter().find(|point| is_meant(point, Some(&behind(point))));
+        let range = || self.ranges.iter().find(|(lower, upper)| is_meant(lower, upper.as_deref()));
+        point.or_else(|| Some(&range()?.0)).cloned()
     }
 
     /// The key of it that a later commit writes to.
@@ -107,6 +131,22 @@ impl Watches {
     pub(super) fn tell(&self, key: &[u8], own: Option<&Arc<Watch>>) {
         if self.count.load(Ordering::SeqCst) > 0 {
             self.tell_all(key, own);
+        }
+    }
+
+    /// The same of a range that is about to be deleted.
+    #[cold]
+    pub(super) fn tell_range(
+        &self,
+        (lower, upper): (&[u8], Option<&[u8]>),
+        own: Option<&Arc<Watch>>,
+    ) {
+        for watch in self.published.lock().iter() {
+            if own.is_none_or(|own| !Arc::ptr_eq(own, watch))
+                && let Some(key) = watch.key_in(lower, upper)
+            {
+                let _ = watch.hit.set(key.to_vec());
+            }
         }
     }
 

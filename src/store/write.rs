@@ -9,7 +9,7 @@ use super::in_flight::{COUNTED_BYTES_MIN, Flight};
 use super::large::LargeValues;
 use super::locking::lock_keyspaces;
 use super::memtable_state::MemtableState;
-use super::operation::{Operation, check_sizes, no_operator, too_large};
+use super::operation::{Operation, check_kind, check_sizes, too_large};
 use super::payload::{LARGE_BYTES, with_parts};
 use super::state::KeyspaceState;
 use super::store::{Store, WAIT_MAX};
@@ -267,9 +267,8 @@ impl Store {
         for operation in operations {
             let Operation { keyspace, kind, key, value } = operation;
             check_sizes(key, value)?;
-            if kind == EntryKind::Merge && keyspace.merge.operator.is_none() {
-                keyspace.check_exists()?;
-                return Err(no_operator(keyspace));
+            if matches!(kind, EntryKind::Merge | EntryKind::RangeDelete) {
+                check_kind(&operation)?;
             }
             // A batch that is let through has fewer operations than a `u32` counts.
             let is_large = operation.is_large(&self.sizes);
@@ -401,8 +400,7 @@ impl Store {
         I: Iterator<Item = Operation<'a>>,
     {
         let wanted = batch.preconditions;
-        let written = || operations().map(|operation| operation.keyspace);
-        let keyspaces = lock_keyspaces(written(), wanted);
+        let keyspaces = lock_keyspaces(operations, wanted);
         let hashes = || operations().map(|operation| lock_hash(operation.keyspace, operation.key));
         let of_conditions = match planted(Bug::ConditionKeysUnlocked) {
             true => &[],
@@ -465,13 +463,15 @@ impl Store {
             static PAYLOAD: std::cell::Cell<Vec<u8>> = const { std::cell::Cell::new(Vec::new()) };
         }
         let makes_room = || {
-            let is_delete = |operation: Operation<'_>| operation.kind == EntryKind::Delete;
+            let is_delete = |operation: Operation<'_>| {
+                matches!(operation.kind, EntryKind::Delete | EntryKind::RangeDelete)
+            };
             operations().all(is_delete) && self.leaves_room_to_compact(batch.bytes)
         };
         // An iterator that was told of the number must find that no gap has the key (see `gaps`).
         let end_gaps = |operation: &Operation<'_>| {
             let is_put = match operation.kind {
-                EntryKind::Delete => false,
+                EntryKind::Delete | EntryKind::RangeDelete => false,
                 EntryKind::Merge | EntryKind::MergeBlob => !planted(Bug::GapSurvivesMerge),
                 _ => true,
             };
@@ -513,7 +513,13 @@ impl Store {
                 if let Some(values) = values {
                     values.hold(&read.active, kind, value);
                 }
-                read.active.memtable.insert(key, Seqno(seqno), kind, value);
+                match kind {
+                    EntryKind::RangeDelete => {
+                        let now_nanos = self.clock.nanos();
+                        read.active.delete_range((key, value), Seqno(seqno), first, now_nanos);
+                    }
+                    kind => read.active.memtable.insert(key, Seqno(seqno), kind, value),
+                }
             }
         };
         let own = batch.only.and_then(|only| Some((only.id, &**only.log.as_ref()?)));
@@ -591,6 +597,9 @@ impl Store {
     #[inline]
     fn is_full(&self, memtable: &MemtableState) -> bool {
         let limit = self.sizes.memtable_bytes;
+        if memtable.range_deletes.are_many() {
+            return true;
+        }
         if limit >= 4 << 20 {
             memtable.bytes() >= limit
         } else {

@@ -18,7 +18,7 @@ use super::leaf_cursor::{LeafCursor, Placed};
 use super::node::Parsed;
 use super::reader::{Step, Table, rest_page};
 use super::scan::BEFORE_ALL_VERSIONS;
-use crate::base::entry::{Cursor, EntryRef};
+use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
@@ -84,6 +84,32 @@ impl Table {
             careful: false,
             limit: None,
         }
+    }
+}
+
+impl Table {
+    /// Whether the table may have a put or an operand with a number below `seqno` for a key in `[lower, upper)`. Reads few
+    /// leaves, through the cache: beyond so many entries the answer is yes.
+    pub(crate) fn has_older_in(
+        self: &Arc<Self>,
+        (lower, upper): (&[u8], Option<&[u8]>),
+        seqno: Seqno,
+    ) -> Result<bool> {
+        const ENTRIES_MAX: usize = 64;
+        if *self.last_key() < *lower || upper.is_some_and(|upper| *self.first_key() >= *upper) {
+            return Ok(false);
+        }
+        let mut cursor = self.cursor();
+        cursor.seek(lower)?;
+        for _ in 0..ENTRIES_MAX {
+            let within = |entry: &EntryRef<'_>| upper.is_none_or(|upper| *entry.key < *upper);
+            match cursor.entry().filter(within) {
+                None => return Ok(false),
+                Some(entry) if entry.seqno < seqno && entry.kind != EntryKind::Delete => break,
+                Some(_) => cursor.next()?,
+            }
+        }
+        Ok(true)
     }
 }
 

@@ -20,6 +20,7 @@ use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
 use crate::base::prefetch::prefetch;
 use crate::base::sync::Mutex;
+use crate::base::sync::plain::{AtomicU64, Ordering};
 use crate::cache::{
     DataFiles, FileType, PageClass, PageFile, PageKey, PageMiss, PagePointer, ReadContext, UnitRun,
     fetch_misses, read_ends, read_pages,
@@ -45,6 +46,8 @@ pub(crate) struct Table {
     pub(super) keys: Mutex<Option<KeyList>>,
     /// The recent run length of cursors.
     pub(super) run_length: RunLength<RUN_LEAVES_MAX>,
+    /// It has nothing that range deletes up to this number delete. Known of what compactions have written since the open.
+    range_deletes_applied: AtomicU64,
 }
 
 /// One step of the descent through the index.
@@ -149,6 +152,7 @@ impl Table {
             blobs,
             keys: Mutex::default(),
             run_length: RunLength::default(),
+            range_deletes_applied: AtomicU64::new(0),
         })
     }
 
@@ -162,6 +166,16 @@ impl Table {
         #[cfg(test)]
         crate::base::visits::note();
         self.file.id()
+    }
+
+    /// It has nothing that range deletes up to this number delete.
+    pub(crate) fn range_deletes_applied(&self) -> Seqno {
+        Seqno(self.range_deletes_applied.load(Ordering::Relaxed))
+    }
+
+    /// A compaction has written it without what range deletes up to this number delete.
+    pub(crate) fn note_range_deletes_applied(&self, upto: Seqno) {
+        self.range_deletes_applied.fetch_max(upto.0, Ordering::Relaxed);
     }
 
     /// The table's totals.

@@ -8,6 +8,7 @@ use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::Ordering;
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, Ticket};
+use crate::merge::DurableRangeDeletes;
 use crate::table::SampleLimit;
 
 /// How many keys all tables' samples should have together.
@@ -34,6 +35,11 @@ impl TreeContext {
     /// The live snapshots, ascending, the newest visible state last.
     pub(super) fn snapshots(&self) -> Vec<Seqno> {
         self.observer.upgrade().map(|observer| observer.snapshots()).unwrap_or_default()
+    }
+
+    /// The range deletes of what the tree has, asked before the snapshots.
+    pub(super) fn range_deletes(&self) -> Arc<DurableRangeDeletes> {
+        self.observer.upgrade().map(|observer| observer.range_deletes()).unwrap_or_default()
     }
 
     /// A new version is to be read from now on.

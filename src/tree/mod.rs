@@ -33,6 +33,7 @@ mod own_options;
 mod placed;
 pub(crate) mod placed_pass;
 mod range;
+mod range_deleted;
 #[cfg(test)]
 mod request_tests;
 pub(crate) mod run;
@@ -61,8 +62,8 @@ use crate::base::sync::plain::AtomicU64;
 use crate::cache::{Compression, DataFiles, ReadContext};
 use crate::jobs::{Clock, Job};
 use crate::manifest::Manifest;
-use crate::merge::MergeContext;
-use crate::table::{BlobFiles, Origin};
+use crate::merge::{DurableRangeDeletes, MergeContext, RangeDeletes};
+use crate::table::{BlobFiles, Origin, Table};
 use description::TreeDescription;
 pub(crate) use operation_log::{BadBatch, Logged, LoggedBatch, OperationLog, OperationSource};
 use own_options::OwnValues;
@@ -104,6 +105,10 @@ pub(crate) trait TreeObserver: Send + Sync {
     fn compacted(&self, read_bytes: u64, written_bytes: u64, nanos: u64);
     /// The live snapshots, ascending, with the newest visible number last.
     fn snapshots(&self) -> Vec<Seqno>;
+    /// The range deletes that are durable, of everything that the tree has. Asked before the snapshots.
+    fn range_deletes(&self) -> Arc<DurableRangeDeletes> {
+        Arc::default()
+    }
     /// Whether the keyspace has been dropped. Whoever is told no, with the change lock held, has submitted his change
     /// before the manifest is told of the drop.
     fn is_dropped(&self) -> bool;
@@ -259,6 +264,13 @@ pub(crate) struct RangeRuns {
     pub(crate) runs: Vec<Run>,
 }
 
+/// The tables that may hold an entry of a range of keys.
+pub(crate) struct RangeTables {
+    /// The first key behind the range.
+    pub(crate) upper: Option<Arc<[u8]>>,
+    pub(crate) tables: Vec<Arc<Table>>,
+}
+
 impl RangeRuns {
     /// Returns true if an iterator advances by this range: the next place that it asks for is another. A tree's bounds
     /// are checked when it is opened and whenever it changes, so this always holds. It is asserted all the same, for one
@@ -315,6 +327,11 @@ pub(crate) trait TreeVersion: Send + Sync {
     /// many runs is compacted. They are read at `snapshot`, which is registered.
     fn runs_at(&self, at: RangeAt<'_>, snapshot: Seqno) -> RangeRuns;
 
+    /// The tables that may hold an entry of a range of keys that has `key`, counted by no one. `None` if the kind has none.
+    fn tables_at(&self, _key: &[u8]) -> Option<RangeTables> {
+        None
+    }
+
     /// Every data file that the version needs.
     fn files(&self) -> Vec<PathBuf>;
 
@@ -328,9 +345,8 @@ pub(crate) trait TreeVersion: Send + Sync {
     /// What it looks like.
     fn describe(&self) -> Result<TreeDescription>;
 
-    /// Reads it all and calls `problem` for what is wrong; returns files, pages and entries read.
-    /// Without `full`, only what does not need the tables' pages. `manifest` is the file that has its nodes.
-    fn check(&self, manifest: &Path, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts;
+    /// Reads it and calls `problem` for what is wrong; returns files, pages and entries read.
+    fn check(&self, scope: CheckScope<'_>, problem: &mut dyn FnMut(Error)) -> CheckCounts;
 }
 
 /// Reports a node (or guard) that contradicts itself or its neighbours. The manifest is the only file that has nodes. It
@@ -346,6 +362,26 @@ fn wrong_node(
         // Not numbered yet: a change is making it.
         0 => Error::corruption(manifest, 0, what, expected, format_args!("{found} in a new node")),
         _ => Error::corruption(manifest, 0, what, expected, format_args!("{found} in node {node}")),
+    }
+}
+
+/// What a check is to read, and what it has to know.
+#[derive(Clone, Copy)]
+pub(crate) struct CheckScope<'a> {
+    /// The file that has the nodes.
+    pub(crate) manifest: &'a Path,
+    /// Everything is read. Otherwise only what does not need the tables' pages.
+    pub(crate) full: bool,
+    /// What they delete need not be found.
+    pub(crate) range_deletes: &'a RangeDeletes,
+}
+
+#[cfg(test)]
+impl CheckScope<'_> {
+    /// Everything, in a keyspace without range deletes.
+    pub(crate) fn full(manifest: &Path) -> CheckScope<'_> {
+        static NONE: std::sync::OnceLock<RangeDeletes> = std::sync::OnceLock::new();
+        CheckScope { manifest, full: true, range_deletes: NONE.get_or_init(RangeDeletes::default) }
     }
 }
 

@@ -74,6 +74,25 @@ fn put_get_delete() {
 }
 
 #[test]
+fn delete_takes_ranges() {
+    let store = Store::new();
+    let pairs: String = (0..100).map(|n| format!("k{n:02}\tv{n}\n")).collect();
+    store.ok_with("import", &["-", "--format", "tsv"], pairs.as_bytes());
+    store.ok("delete", &["--prefix", "k1"]);
+    store.ok("delete", &["k05", "--from", "k22", "--to", "k98"]);
+    assert_eq!(store.ok("count", &[]), b"13\n");
+    store.ok("delete", &["--from", "k2", "--to", "k2"]);
+    assert_eq!(store.run("delete", &["--from", "k3", "--to", "k2"]).code, 2);
+    assert_eq!(
+        store.ok("scan", &["--from", "k08", "--keys-only"]),
+        b"k08\nk09\nk20\nk21\nk98\nk99\n"
+    );
+    store.ok("delete", &["--all"]);
+    assert_eq!(store.ok("count", &[]), b"0\n");
+    assert_eq!(store.run("delete", &[]).code, 2);
+}
+
+#[test]
 fn scan_takes_ranges() {
     let store = Store::new();
     let pairs: String = (0..100).map(|n| format!("k{n:02}\tv{n}\n")).collect();

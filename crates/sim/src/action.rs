@@ -39,6 +39,8 @@ pub enum Change {
     Delete,
     /// The keyspace's operator folds this in; a put where there is no operator.
     Merge(Value),
+    /// There is none of all keys between this one and another, or from this one on.
+    DeleteRange(Option<KeyNumber>),
 }
 
 /// A change in a keyspace.
@@ -441,6 +443,9 @@ impl fmt::Display for Write {
             Change::Put(value) => write!(f, "put k{keyspace}/{key} = {value}"),
             Change::Delete => write!(f, "delete k{keyspace}/{key}"),
             Change::Merge(value) => write!(f, "merge k{keyspace}/{key} with {value}"),
+            Change::DeleteRange(to) => {
+                write!(f, "delete k{keyspace}/{}", Range { from: Some(key), to })
+            }
         }
     }
 }

@@ -323,6 +323,9 @@ impl Generator {
             }
             _ => self.key(),
         };
+        if self.random.one_in(50) {
+            return Write { keyspace, key, change: self.delete_range(key) };
+        }
         let deletes = if self.habit == Habit::Delete { 5 } else { 2 };
         let change = match self.random.below(10) {
             n if n < deletes => Change::Delete,
@@ -330,6 +333,17 @@ impl Generator {
             _ => Change::Put(self.value()),
         };
         Write { keyspace, key, change }
+    }
+
+    /// Mostly of few keys.
+    fn delete_range(&mut self, key: KeyNumber) -> Change {
+        let random = &mut self.random;
+        Change::DeleteRange(match random.below(8) {
+            0 => None,
+            1 => Some(self.key()),
+            2..5 => Some(key + 1 + random.below(100) as KeyNumber),
+            _ => Some(key + 1 + random.below(8) as KeyNumber),
+        })
     }
 
     fn conditional(&mut self) -> Conditional {

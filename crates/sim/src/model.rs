@@ -42,6 +42,8 @@ pub enum Effect {
     Delete,
     /// This is folded into its value.
     Merge(Vec<u8>),
+    /// It and all keys behind it, up to this one if there is one, have none.
+    DeleteRange(Option<Vec<u8>>),
 }
 
 /// What happens to a key of a keyspace.
@@ -161,6 +163,13 @@ impl Incarnation {
 
     /// Applies a part of the commit which is the `commit`th.
     fn apply(&mut self, key: &[u8], effect: &Effect, commit: usize) {
+        if let Effect::DeleteRange(to) = effect {
+            let upper = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let pairs = self.range(Bound::Included(key), upper, commit);
+            let keys: Vec<Vec<u8>> = pairs.map(|(key, _)| key.to_vec()).collect();
+            keys.iter().for_each(|key| self.apply(key, &Effect::Delete, commit));
+            return;
+        }
         let mut sum = self.fingerprint(commit);
         let before = self.get(key, commit);
         if let Some(before) = before {
@@ -168,7 +177,7 @@ impl Incarnation {
         }
         let after: Option<Box<[u8]>> = match effect {
             Effect::Put(value) => Some(value.as_slice().into()),
-            Effect::Delete => None,
+            Effect::Delete | Effect::DeleteRange(_) => None,
             Effect::Merge(value) => Some(self.options.operator.merge(before, value).into()),
         };
         if let Some(after) = &after {

@@ -406,7 +406,13 @@ impl Session {
     fn resolve(&self, write: &action::Write) -> Option<(Keyspace, Write)> {
         let open = self.find(write.keyspace)?;
         let operator = self.history.keyspaces[open.place].options.operator;
+        let mut key = key_bytes(write.key);
         let effect = match write.change {
+            Change::DeleteRange(to) => {
+                let (from, to) = Range { from: Some(write.key), to }.bytes();
+                key = from.unwrap_or_default();
+                Effect::DeleteRange(to)
+            }
             Change::Put(value) => Effect::Put(operator.value(value)),
             Change::Delete => Effect::Delete,
             Change::Merge(value) if operator == action::Operator::None => {
@@ -414,7 +420,6 @@ impl Session {
             }
             Change::Merge(value) => Effect::Merge(operator.value(value)),
         };
-        let key = key_bytes(write.key);
         Some((open.keyspace.clone(), Write { place: open.place, key, effect }))
     }
 
@@ -426,6 +431,8 @@ impl Session {
             Effect::Put(value) => keyspace.put(&write.key, value),
             Effect::Delete => keyspace.delete(&write.key),
             Effect::Merge(value) => keyspace.merge(&write.key, value),
+            Effect::DeleteRange(Some(to)) => keyspace.delete_range(&write.key..to),
+            Effect::DeleteRange(None) => keyspace.delete_range(&write.key..),
         }?;
         let at = self.moment();
         self.history.returned(at);
@@ -506,6 +513,8 @@ fn add(batch: &mut spinney::Batch, keyspace: &Keyspace, write: &Write) {
         Effect::Put(value) => batch.put(keyspace, &write.key, value),
         Effect::Delete => batch.delete(keyspace, &write.key),
         Effect::Merge(value) => batch.merge(keyspace, &write.key, value),
+        Effect::DeleteRange(Some(to)) => batch.delete_range(keyspace, &write.key..to),
+        Effect::DeleteRange(None) => batch.delete_range(keyspace, &write.key..),
     }
 }
 

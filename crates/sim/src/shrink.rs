@@ -184,6 +184,7 @@ fn simpler_writes(write: Write) -> Vec<Write> {
     };
     match write.change {
         Change::Delete => Vec::new(),
+        Change::DeleteRange(_) => vec![with(Change::Delete)],
         Change::Put(value) => values(value, Change::Put),
         Change::Merge(value) => {
             [vec![with(Change::Put(value))], values(value, Change::Merge)].concat()

@@ -94,6 +94,13 @@ impl RowCache {
         }
     }
 
+    /// Drops all rows.
+    pub(crate) fn clear(&self) {
+        let _alone = self.fitting.lock();
+        let part = self.percent.load(Ordering::Relaxed) as f64 / 100.0;
+        self.shards.iter().for_each(|shard| shard.empty(part, &self.bytes));
+    }
+
     /// Memory in use.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed) as usize

@@ -51,7 +51,7 @@ impl Inner {
         let cursors = self.cursors(&read, &range, Some(from), before, true);
         self.charge(cursors.len());
         let from = (&*self.front.edge).max(&*range.lower);
-        let mut visible = self.merge(&range, cursors, End::Front);
+        let mut visible = self.merge((&range, &read), cursors, End::Front);
         let sought = visible.seek(from);
         let RangeRuns { lower, upper, .. } = range;
         self.front.open = Some(Box::new(OpenRange { visible, lower, upper, read }));
@@ -70,7 +70,7 @@ impl Inner {
         let range = self.runs_at(&*read.version, RangeAt::Before(below))?;
         let cursors = self.cursors(&read, &range, below, pass, false);
         self.charge(cursors.len());
-        let mut visible = self.merge(&range, cursors, End::Back);
+        let mut visible = self.merge((&range, &read), cursors, End::Back);
         let sought = visible.seek_last();
         let RangeRuns { lower, upper, .. } = range;
         self.back.open = Some(Box::new(OpenRange { visible, lower, upper, read }));
@@ -193,7 +193,7 @@ impl Inner {
     /// The part of a range that no pass had yielded when it was last opened, up to the first hole.
     fn merge(
         &self,
-        range: &RangeRuns,
+        (range, read): (&RangeRuns, &ReadState),
         cursors: Vec<RunCursor>,
         end: End,
     ) -> VisibleIterator<RunCursor> {
@@ -208,6 +208,7 @@ impl Inner {
             upper,
             self.keyspace.merge_of_scans.clone(),
         );
+        visible.hide(read.cover(self.seqno()));
         if self.keys_only {
             visible.only_keys();
         }

@@ -13,8 +13,8 @@ use super::super::damage::{DamagedRange, after};
 use super::source::{Source, SourceKeyspace, Version};
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
-use crate::base::ids::FileId;
-use crate::merge::{Base, Operands};
+use crate::base::ids::{FileId, Seqno};
+use crate::merge::{Base, Operands, refuse_range_delete};
 use crate::table::{LostPart, TableSalvage};
 use crate::tree::RepairRange;
 
@@ -111,7 +111,7 @@ impl<'a> Newest<'a> {
             source,
             keyspace,
             inputs: BTreeMap::new(),
-            replayed: keyspace.replayed.iter().peekable(),
+            replayed: keyspace.replayed.versions.iter().peekable(),
             begun: 0,
             part: None,
             heap: BinaryHeap::new(),
@@ -278,6 +278,8 @@ impl<'a> Newest<'a> {
         // Of one number there may be an operand and what a merge of it has made: that is whole.
         versions.sort_by_key(|version| (Reverse(version.seqno), version.kind.is_operand()));
         versions.dedup_by_key(|version| version.seqno);
+        let deleted = self.keyspace.range_deletes.newest(key, Seqno::MAX);
+        versions.retain(|version| Some(version.seqno) > deleted);
         let context = &self.keyspace.merge;
         let mut operands = Operands::default();
         let mut base = Base::Nothing;
@@ -291,7 +293,7 @@ impl<'a> Newest<'a> {
                     continue;
                 }
                 EntryKind::RangeDelete => {
-                    return Err(Error::invalid("range deletes are not read by this version"));
+                    return Err(refuse_range_delete(key));
                 }
             };
             break;

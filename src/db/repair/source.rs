@@ -10,12 +10,13 @@ use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::key_hash::{HashSecret, KeyHasher};
+use crate::base::range_delete::RangeDelete;
 use crate::cache::{Cache, CacheOptions, DataFiles, FileType};
-use crate::journal::{EpochLimit, Journal, Operations, ReplayPlan, SegmentId};
+use crate::journal::{EpochLimit, Journal, Operation, Operations, ReplayPlan, SegmentId};
 use crate::manifest::{
     KeyspaceMeta, Manifest, RecoveredKeyspace, RecoveredState, SalvagedManifest,
 };
-use crate::merge::{Contained, MergeContext, MergeOperator};
+use crate::merge::{Contained, MergeContext, MergeOperator, RangeDeletes};
 use crate::store::options::{Builder, MIB};
 use crate::store::persistent_memory::left::{Left, attach_what_is_left};
 use crate::store::state::Blobs;
@@ -35,7 +36,11 @@ pub(super) struct Version {
 }
 
 /// The journal's part of a keyspace.
-pub(super) type Replayed = BTreeMap<Vec<u8>, Vec<Version>>;
+#[derive(Default)]
+pub(super) struct Replayed {
+    pub(super) versions: BTreeMap<Vec<u8>, Vec<Version>>,
+    range_deletes: Vec<RangeDelete>,
+}
 
 /// A keyspace that was found.
 pub(super) struct SourceKeyspace {
@@ -47,6 +52,8 @@ pub(super) struct SourceKeyspace {
     /// Ascending, without gaps, over all keys.
     pub(super) repair_ranges: Vec<RepairRange>,
     pub(super) replayed: Replayed,
+    /// Those of the manifest and of the journal.
+    pub(super) range_deletes: RangeDeletes,
 }
 
 /// A damaged store.
@@ -141,7 +148,11 @@ impl Source {
             }
             None => source.found_ranges(&manifest, &names)?,
         };
-        let replayed = source.replay(&*vfs, path, &manifest, &mut found)?;
+        let mut replayed = source.replay(&*vfs, path, &manifest, &mut found)?;
+        for keyspace in &manifest.state.keyspaces {
+            let replayed = replayed.entry(keyspace.id).or_default();
+            replayed.range_deletes.extend_from_slice(&keyspace.range_deletes);
+        }
         source.journal_incomplete |= is_lost;
         source.make_keyspaces(found, replayed, builder, &blobs);
         Ok(source)
@@ -477,6 +488,7 @@ impl Source {
                 options_lost,
                 merge,
                 repair_ranges,
+                range_deletes: RangeDeletes::of(&replayed.range_deletes),
                 replayed,
             });
         }
@@ -511,10 +523,14 @@ impl Replay {
             if self.flushed.get(&operation.keyspace).is_some_and(|flushed| seqno <= *flushed) {
                 continue;
             }
-            let (kind, value) = (operation.kind, operation.value.to_vec());
-            let versions = self.versions.entry(operation.keyspace).or_default();
-            let versions = versions.entry(operation.key.to_vec()).or_default();
-            versions.push(Version { seqno, kind, value });
+            let Operation { kind, key, value, .. } = operation;
+            let replayed = self.versions.entry(operation.keyspace).or_default();
+            if kind == EntryKind::RangeDelete {
+                replayed.range_deletes.extend(RangeDelete::of_operation(seqno, key, value));
+                continue;
+            }
+            let versions = replayed.versions.entry(key.to_vec()).or_default();
+            versions.push(Version { seqno, kind, value: value.to_vec() });
         }
         Ok(())
     }

@@ -65,7 +65,8 @@ const SCENARIOS: &[Scenario] = &[
     scenario("checkpoint", 2, stores::a_checkpoint_under_writers),
     scenario("ranges", 3, transactions::a_range_found_empty_stays_so),
     scenario("locks", 3, transactions::locks_in_different_orders),
-    scenario("locked", 3, transactions::a_locked_key_never_conflicts),
+    scenario("locked", 4, transactions::a_locked_key_never_conflicts),
+    scenario("emptied", 3, transactions::a_range_found_full_is_deleted_before_or_behind),
 ];
 
 /// Schedules that one scheduler draws from one seed.

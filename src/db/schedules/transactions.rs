@@ -106,10 +106,54 @@ pub(super) fn a_locked_key_never_conflicts() {
             })
         })
         .collect();
+    let deletes = {
+        let space = space.clone();
+        thread::spawn(move || space.delete_range("w".."y").unwrap())
+    };
     let mut transaction = db.begin(Isolation::Serializable);
     let has = transaction.get_for_update(&space, "x").unwrap().map_or(7, |has| number(&has));
     transaction.put(&space, "y", has.to_be_bytes()).unwrap();
     transaction.commit().unwrap();
     others.into_iter().for_each(|task| task.join().unwrap());
+    deletes.join().unwrap();
     assert!(!db.store().transaction_locks.is_used_at_all());
+}
+
+/// A transaction writes a key because it has found a range full, and a range delete empties it because that key is absent:
+/// one of them sees the other.
+pub(super) fn a_range_found_full_is_deleted_before_or_behind() {
+    let db = open(&MemoryVfs::new());
+    let space = keyspace(&db, "a");
+    space.put("k", "1").unwrap();
+    let writes = {
+        let (db, space) = (db.clone(), space.clone());
+        thread::spawn(move || {
+            let mut transaction = db.begin(Isolation::Serializable);
+            if transaction.prefix(&space, "k").count() == 0 {
+                return false;
+            }
+            transaction.put(&space, "w", "1").unwrap();
+            match transaction.commit() {
+                Ok(()) => true,
+                Err(Error::Conflict { .. }) => false,
+                Err(error) => panic!("{error}"),
+            }
+        })
+    };
+    let freezes = {
+        let space = space.clone();
+        thread::spawn(move || freeze(&space))
+    };
+    let mut batch = db.batch();
+    batch.require_absent(&space, "w");
+    batch.delete_range(&space, "k".."l");
+    let is_deleted = match batch.commit() {
+        Ok(()) => true,
+        Err(Error::Conflict { .. }) => false,
+        Err(error) => panic!("{error}"),
+    };
+    freezes.join().unwrap();
+    assert_eq!(space.get("k").unwrap().is_none(), is_deleted);
+    assert!(!(writes.join().unwrap() && is_deleted), "neither saw the other");
+    assert_eq!(space.prefix("k").count(), usize::from(!is_deleted));
 }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::reads::POINT_BYTES;
+use super::reads::{POINT_BYTES, Reads};
 use super::{Conflict, Inner, Isolation};
 use crate::base::durability::Durability;
 use crate::base::entry::Cursor;
@@ -31,7 +31,7 @@ use crate::store::state::KeyspaceState;
 use crate::store::store::OpenStore;
 use crate::store::transaction_locks::{NotLocked, Owner};
 use crate::store::tries::Tries;
-use crate::store::watch::Watch;
+use crate::store::watch::{Range, Watch};
 
 /// More keys of a keyspace are a watch: they would be compared with the memtables while they are locked.
 const CONDITIONS_MAX: usize = 32;
@@ -97,8 +97,13 @@ impl Inner {
                 }
                 let keys = self.writes.overwritten().map(|(place, key)| (place, key.to_vec()));
                 points.extend(keys.filter(|_| !planted(Bug::TransactionWritesNotKept)));
-                if count > CONDITIONS_MAX {
-                    watches = watches_of(std::mem::take(&mut points));
+                let ranges: Vec<(usize, Range)> = self.writes.deleted_ranges().collect();
+                let ranges_bytes = ranges
+                    .iter()
+                    .map(|(_, (lower, upper))| Reads::bytes_of_range(lower, upper.as_deref()));
+                self.charge(ranges_bytes.sum())?;
+                if count > CONDITIONS_MAX || !ranges.is_empty() {
+                    watches = watches_of(std::mem::take(&mut points), ranges);
                 }
             }
             Isolation::Serializable => {
@@ -239,13 +244,17 @@ fn register(store: &Arc<OpenStore>) -> SnapshotGuard {
     store.snapshots.register(Reader::Snapshot, || store.committer.visible())
 }
 
-/// Keys by their places, as watches.
-fn watches_of(points: Vec<(usize, Vec<u8>)>) -> Vec<(usize, Watch)> {
-    let mut by_place: BTreeMap<usize, BTreeSet<Vec<u8>>> = BTreeMap::new();
+/// Keys and ranges by their places, as watches.
+fn watches_of(points: Vec<(usize, Vec<u8>)>, ranges: Vec<(usize, Range)>) -> Vec<(usize, Watch)> {
+    let mut by_place: BTreeMap<usize, (BTreeSet<Vec<u8>>, Vec<Range>)> = BTreeMap::new();
     for (place, key) in points {
-        by_place.entry(place).or_default().insert(key);
+        by_place.entry(place).or_default().0.insert(key);
     }
-    by_place.into_iter().map(|(place, keys)| (place, Watch::new(keys, Vec::new()))).collect()
+    for (place, range) in ranges {
+        by_place.entry(place).or_default().1.push(range);
+    }
+    let watches = by_place.into_iter();
+    watches.map(|(place, (keys, ranges))| (place, Watch::new(keys, ranges))).collect()
 }
 
 /// Whether somebody has written to a key after `since`, at which it is readable, and up to `until`; and up to which number that
@@ -280,9 +289,16 @@ fn changed(
     keyspace.check_exists()?;
     if read.version.flushed() <= since || planted(Bug::TransactionFlushMissed) {
         for memtable in read.memtables() {
+            let range_deletes = &memtable.range_deletes;
             let memtable = &memtable.memtable;
             if memtable.seqno_bounds().is_none_or(|(_, newest)| newest <= since) {
                 continue;
+            }
+            if range_deletes.are_there()
+                && let Some(key) =
+                    watch.key_that(|lower, upper| range_deletes.overlaps(lower, upper, since))
+            {
+                return Ok(Some(key));
             }
             for key in &watch.points {
                 let newest = memtable.get(key, Seqno::MAX);

@@ -1,7 +1,9 @@
 //! What a transaction has written: in order, for savepoints, and by key, for its own reads.
 //!
 //! Invariants:
-//! 1. `by_key` has the numbers of exactly the operations in `operations`, ascending for each key, and no key without any.
+//! 1. `by_key` has the numbers of exactly the operations in `operations` that are of one key, ascending for each key, and no
+//!    key without any. `range_deletes` has those of the others, ascending.
+//! 2. Of a key, what counts comes after the last range delete that has it. So all range deletes can be committed first.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,11 +11,14 @@ use std::sync::Arc;
 
 use crate::base::entry::EntryKind;
 use crate::base::error::Result;
+use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
+use crate::base::range_delete::RangeDelete;
 use crate::base::slice::Slice;
-use crate::merge::{Base, Operands};
+use crate::merge::{Base, Operands, RangeDeletes};
 use crate::store::operation::Operation;
 use crate::store::state::KeyspaceState;
+use crate::store::watch::Range;
 
 /// What an operation takes in memory beside its key and value.
 const OPERATION_BYTES: usize = 144;
@@ -45,6 +50,9 @@ pub(super) struct Writes {
     next_serial: u64,
     /// By the place of the keyspace.
     by_key: Vec<BTreeMap<Arc<[u8]>, Numbers>>,
+    range_deletes: Numbers,
+    /// By the place of the keyspace: the last of them for each key, by its number and one.
+    deleted: Vec<RangeDeletes>,
 }
 
 /// What a transaction has made of a key.
@@ -106,6 +114,7 @@ impl Writes {
         at.is_none_or(|serial| serial.is_some() && serial == mark.last)
     }
 
+    /// Of a range delete, the key and the value are its bounds.
     pub(super) fn push(&mut self, place: usize, kind: EntryKind, key: &[u8], value: &[u8]) {
         if self.by_key.len() <= place {
             self.by_key.resize_with(place + 1, BTreeMap::new);
@@ -115,7 +124,13 @@ impl Writes {
             Some((key, _)) => Arc::clone(key),
             None => Arc::from(key),
         };
-        self.by_key[place].entry(Arc::clone(&key)).or_default().push(number);
+        match kind {
+            EntryKind::RangeDelete => {
+                self.range_deletes.push(number);
+                self.cover(place, number, &key, value);
+            }
+            _ => self.by_key[place].entry(Arc::clone(&key)).or_default().push(number),
+        }
         let serial = self.next_serial;
         self.next_serial += 1;
         self.operations.push(Written { serial, place, kind, key, value: value.into() });
@@ -123,11 +138,17 @@ impl Writes {
 
     /// Takes back all operations but those of a mark. Returns what they took in memory.
     pub(super) fn truncate(&mut self, mark: Mark) -> u64 {
-        let mut bytes = 0;
+        let (mut bytes, range_deletes) = (0, self.range_deletes.len());
         let len = mark.len + usize::from(planted(Bug::TransactionRollbackKeepsLast));
         while self.operations.len() > len {
-            let Some(Written { place, key, value, .. }) = self.operations.pop() else { break };
+            let Some(Written { place, kind, key, value, .. }) = self.operations.pop() else {
+                break;
+            };
             bytes += Writes::bytes_of(&key, &value);
+            if kind == EntryKind::RangeDelete {
+                self.range_deletes.pop();
+                continue;
+            }
             let of_keyspace = &mut self.by_key[place];
             if let Some(numbers) = of_keyspace.get_mut(&*key) {
                 numbers.pop();
@@ -136,13 +157,26 @@ impl Writes {
                 }
             }
         }
+        if self.range_deletes.len() < range_deletes {
+            self.deleted.clear();
+            for number in self.range_deletes.clone() {
+                let Written { place, key, value, .. } = &self.operations[number as usize];
+                let (place, key, value) = (*place, Arc::clone(key), value.clone());
+                self.cover(place, number, &key, &value);
+            }
+        }
         bytes
     }
 
     /// What it has made of a key, if it has written to it.
     pub(super) fn own(&self, place: usize, key: &[u8]) -> Option<OwnWrite<'_>> {
-        let numbers = self.by_key.get(place)?.get(key)?;
-        let mut own = OwnWrite { base: None, operands: Vec::new() };
+        let numbers = self.by_key.get(place)?.get(key);
+        let deleted = self.last_range_delete(place, key);
+        if numbers.is_none() && deleted.is_none() {
+            return None;
+        }
+        let mut own = OwnWrite { base: deleted.map(|_| None), operands: Vec::new() };
+        let numbers = numbers.map_or(&[][..], |numbers| behind(numbers, deleted));
         for operation in self.effective(numbers) {
             match operation.kind {
                 EntryKind::Merge => own.operands.push(&operation.value),
@@ -151,6 +185,30 @@ impl Writes {
             }
         }
         Some(own)
+    }
+
+    fn cover(&mut self, place: usize, number: u32, lower: &[u8], upper: &[u8]) {
+        if self.deleted.len() <= place {
+            self.deleted.resize_with(place + 1, RangeDeletes::default);
+        }
+        let seqno = Seqno(u64::from(number) + 1);
+        if let Some(delete) = RangeDelete::of_operation(seqno, lower, upper) {
+            self.deleted[place] = self.deleted[place].with(&delete, Seqno(0));
+        }
+    }
+
+    /// The number of the last range delete that has a key.
+    fn last_range_delete(&self, place: usize, key: &[u8]) -> Option<u32> {
+        let Seqno(last) = self.deleted.get(place)?.newest(key, Seqno::MAX)?;
+        u32::try_from(last - 1).ok()
+    }
+
+    /// The ranges that are deleted, with the places of their keyspaces.
+    pub(super) fn deleted_ranges(&self) -> impl Iterator<Item = (usize, Range)> {
+        self.range_deletes.iter().map(|number| {
+            let Written { place, key, value, .. } = &self.operations[*number as usize];
+            (*place, (key.to_vec(), (!value.is_empty()).then(|| value.to_vec())))
+        })
     }
 
     /// Of a key's operations those that count: from its last put or delete on.
@@ -188,7 +246,9 @@ impl Writes {
     /// The places of the keyspaces that are written to.
     pub(super) fn places(&self) -> impl Iterator<Item = usize> {
         let numbered = self.by_key.iter().enumerate();
-        numbered.filter(|(_, keys)| !keys.is_empty()).map(|(place, _)| place)
+        let of_keys = numbered.filter(|(_, keys)| !keys.is_empty()).map(|(place, _)| place);
+        let of_ranges = self.range_deletes.iter();
+        of_keys.chain(of_ranges.map(|number| self.operations[*number as usize].place))
     }
 
     /// Each key that is put or deleted, with the place of its keyspace. A merge takes the value as it is when it is committed.
@@ -209,14 +269,30 @@ impl Writes {
         &'a self,
         keyspaces: &'a [Arc<KeyspaceState>],
     ) -> impl Iterator<Item = Operation<'a>> {
-        let numbers = self.by_key.iter().flat_map(BTreeMap::values);
-        numbers.flat_map(|numbers| self.effective(numbers)).map(|written| Operation {
+        let range_deletes =
+            self.range_deletes.iter().map(|number| &self.operations[*number as usize]);
+        let by_place = self.by_key.iter().enumerate();
+        let keys = by_place.flat_map(|(place, keys)| keys.iter().map(move |it| (place, it)));
+        let of_keys = keys.flat_map(|(place, (key, numbers))| {
+            let deleted = match self.range_deletes.is_empty() {
+                true => None,
+                false => self.last_range_delete(place, key),
+            };
+            self.effective(behind(numbers, deleted))
+        });
+        range_deletes.chain(of_keys).map(|written| Operation {
             keyspace: &keyspaces[written.place],
             kind: written.kind,
             key: &written.key,
             value: &written.value,
         })
     }
+}
+
+/// The numbers behind one.
+fn behind(numbers: &[u32], deleted: Option<u32>) -> &[u32] {
+    let from = deleted.map_or(0, |deleted| numbers.partition_point(|number| *number <= deleted));
+    &numbers[from..]
 }
 
 #[cfg(test)]
@@ -252,6 +328,16 @@ mod tests {
         // As many as there were, but others.
         (0..3).for_each(|_| writes.push(0, EntryKind::Put, b"c", b"4"));
         assert!(writes.has(mark) && !writes.has(later));
+        // A range delete counts for what was there before it.
+        let before = writes.mark();
+        writes.push(0, EntryKind::RangeDelete, b"b", b"d");
+        writes.push(0, EntryKind::Merge, b"c", b"5");
+        assert!(writes.own(0, b"bb").is_some_and(|own| own.is_known() && !own.is_present(true)));
+        assert!(writes.own(0, b"c").is_some_and(|own| own.is_known() && own.is_present(true)));
+        assert!(writes.own(0, b"d").is_none() && writes.own(2, b"bb").is_none());
+        assert_eq!(writes.deleted_ranges().count(), 1);
+        writes.truncate(before);
+        assert!(writes.own(0, b"bb").is_none() && writes.deleted_ranges().count() == 0);
         writes.truncate(Writes::default().mark());
         assert!(writes.own(0, b"a").is_none() && writes.own(2, b"a").is_none());
     }

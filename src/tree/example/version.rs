@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::edit::Named;
@@ -23,7 +23,9 @@ use crate::tree::description::{
 };
 use crate::tree::run::Run;
 use crate::tree::sorted::Sorted;
-use crate::tree::{CheckCounts, CheckpointFiles, RangeAt, RangeRuns, TreeState, TreeVersion};
+use crate::tree::{
+    CheckCounts, CheckScope, CheckpointFiles, RangeAt, RangeRuns, TreeState, TreeVersion,
+};
 
 /// The file that holds a version, and the root by which it does.
 #[derive(Clone)]
@@ -159,12 +161,12 @@ impl TreeVersion for Version {
         })
     }
 
-    fn check(&self, _manifest: &Path, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
+    fn check(&self, scope: CheckScope<'_>, problem: &mut dyn FnMut(Error)) -> CheckCounts {
         let mut counts = CheckCounts::default();
         if let Some(place @ Place { pool, .. }) = &self.place {
             counts.files += 1 + place.named.logs.len() as u64;
             counts.pages += pool.bytes() / UNIT_BYTES as u64;
-            if full {
+            if scope.full {
                 match pool.check() {
                     Ok(entries) => counts.entries += entries,
                     Err(error) => problem(error),
@@ -177,7 +179,9 @@ impl TreeVersion for Version {
         for blob in &self.blobs {
             counts.files += 1;
             counts.pages += blob.bytes() / UNIT_BYTES as u64;
-            if full && let Err(error) = blob.check() {
+            if scope.full
+                && let Err(error) = blob.check()
+            {
                 problem(error);
             }
         }

@@ -5,6 +5,7 @@ use crate::base::entry::EntryKind;
 use crate::cache::ReadContext;
 use crate::jobs::{Job, Step};
 use crate::table::Table;
+use crate::tree::CheckScope;
 use crate::tree::flsm::FlsmTree;
 use crate::tree::flsm::plan::{Trigger, plan};
 use crate::tree::range::Key;
@@ -45,7 +46,7 @@ impl Fixture {
             assert!(named, "{error}");
             problems.push(error.to_string());
         };
-        self.tree.version.load().check(&manifest, true, &mut problem);
+        self.tree.version.load().check(CheckScope::full(&manifest), &mut problem);
         problems
     }
 

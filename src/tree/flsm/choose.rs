@@ -11,7 +11,9 @@ use super::version::Version;
 use super::{Flsm, FlsmTree};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
+use crate::table::Table;
 use crate::tree::range::{ranges_overlap, table_is_inside};
+use crate::tree::range_deleted::RangeDeleted;
 use crate::tree::versioned::{Choose, Deleted, Gain, Intent, Now, Worth};
 
 impl Choose for Flsm {
@@ -69,6 +71,10 @@ impl Choose for Flsm {
         reclaim::deleted(tree, version.path_gains(), guard, worth)
     }
 
+    fn tables_of_full_merge(_version: &Version, guard: &Guard) -> Vec<Arc<Table>> {
+        guard.fragments.iter().map(|fragment| Arc::clone(&fragment.table)).collect()
+    }
+
     fn first_merge_bytes(_version: &Version, guard: &Guard, _by_path: bool) -> u64 {
         guard.bytes()
     }
@@ -90,7 +96,8 @@ impl Choose for Flsm {
         _whole: (&[u8], Option<&[u8]>),
     ) -> Result<Option<Plan>> {
         let version = tree.version.load_full();
-        match first_unclean(&version.root, height, range) {
+        let deleted = RangeDeleted::of(&tree.context);
+        match first_unclean(&version.root, height, range, deleted.as_ref()) {
             Some(guard) => plan(guard, Trigger::Full, &version.parameters),
             None => Ok(None),
         }
@@ -102,18 +109,24 @@ fn first_unclean<'a>(
     guard: &'a Arc<Guard>,
     height: u32,
     range: (&[u8], Option<&[u8]>),
+    deleted: Option<&RangeDeleted>,
 ) -> Option<&'a Arc<Guard>> {
     if guard.height < height || !ranges_overlap(guard.range(), range) {
         return None;
     }
     if guard.height > height {
-        return guard.children.iter().find_map(|child| first_unclean(child, height, range));
+        let mut children = guard.children.iter();
+        return children.find_map(|child| first_unclean(child, height, range, deleted));
     }
     let clean = match guard.fragments.as_slice() {
         [] => true,
         [only] if height == 0 => {
             let (lower, upper) = guard.range();
-            only.fully_merged && table_is_inside(&only.table, lower, upper)
+            let is_deleted_from =
+                |deleted: &RangeDeleted| deleted.is_deleted_from(&only.table, (lower, upper));
+            only.fully_merged
+                && table_is_inside(&only.table, lower, upper)
+                && !deleted.is_some_and(is_deleted_from)
         }
         _ => false,
     };

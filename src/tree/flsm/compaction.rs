@@ -120,7 +120,7 @@ impl CompactionJob {
         let options = self.compaction.options(context, bottom);
         let range = (Arc::clone(&self.plan.place.lower), self.plan.place.upper.clone());
         let scan =
-            |input: &Fragment| InputScan::new(&input.table, vec![range.clone()], chunk_bytes);
+            |input: &Fragment| self.compaction.scan(&input.table, vec![range.clone()], chunk_bytes);
         Merging {
             entries: CompactionIterator::new(inputs.iter().rev().map(scan).collect(), options),
             output: None,

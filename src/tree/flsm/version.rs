@@ -1,7 +1,7 @@
 //! How a version of the tree is read.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use super::Flsm;
@@ -19,7 +19,7 @@ use crate::tree::description::TreeDescription;
 use crate::tree::range::table_overlaps;
 use crate::tree::run::Run;
 use crate::tree::versioned::{self};
-use crate::tree::{CheckCounts, RangeAt, RangeRuns, TreeVersion, files};
+use crate::tree::{CheckCounts, CheckScope, RangeAt, RangeRuns, RangeTables, TreeVersion, files};
 
 /// A version.
 pub(super) type Version = versioned::Version<Flsm>;
@@ -100,6 +100,14 @@ impl TreeVersion for Version {
         RangeRuns { lower: Arc::clone(&last.lower), upper: last.upper.clone(), runs }
     }
 
+    fn tables_at(&self, key: &[u8]) -> Option<RangeTables> {
+        let path = self.path(|guard| guard.child_of(key));
+        let last = path.last()?;
+        let fragments = path.iter().flat_map(|guard| guard.fragments.iter());
+        let tables = fragments.map(|fragment| Arc::clone(&fragment.table)).collect();
+        Some(RangeTables { upper: last.upper.clone(), tables })
+    }
+
     fn files(&self) -> Vec<PathBuf> {
         files::paths(&tables(&self.root), [])
     }
@@ -109,8 +117,8 @@ impl TreeVersion for Version {
         self.described(super::KIND.name, self.parameters.named(), describe)
     }
 
-    fn check(&self, manifest: &Path, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
-        self.check_totals(manifest, problem);
-        super::check::check(&self.root, manifest, full, problem)
+    fn check(&self, scope: CheckScope<'_>, problem: &mut dyn FnMut(Error)) -> CheckCounts {
+        self.check_totals(scope.manifest, problem);
+        super::check::check(&self.root, scope.manifest, scope.full, problem)
     }
 }

@@ -1,7 +1,7 @@
 //! Verifies a version: the level's shape, every file, and that the index agrees with the tables.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::level::Level;
@@ -10,9 +10,10 @@ use super::places::{KeyVersions, Places, page_of};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::cache::ReadContext;
-use crate::location_index::Location;
+use crate::location_index::{IndexVersion, Location};
+use crate::merge::RangeDeletes;
 use crate::tree::versioned::check_shape;
-use crate::tree::{CheckCounts, files};
+use crate::tree::{CheckCounts, CheckScope, files};
 
 /// No more differences between index and tables are looked for than these.
 const PROBLEMS_MAX: usize = 100;
@@ -20,8 +21,7 @@ const PROBLEMS_MAX: usize = 100;
 pub(super) fn check(
     (level, flushed): (&Arc<Level>, Seqno),
     places: &Places,
-    manifest: &Path,
-    full: bool,
+    CheckScope { manifest, full, range_deletes }: CheckScope<'_>,
     problem: &mut dyn FnMut(Error),
 ) -> CheckCounts {
     check_shape(level, manifest, problem);
@@ -34,6 +34,7 @@ pub(super) fn check(
             level,
             flushed,
             places,
+            range_deletes,
             file: index_file.unwrap_or_else(|| manifest.to_path_buf()),
         };
         // A table that cannot be read has been reported.
@@ -47,6 +48,7 @@ struct Index<'a> {
     level: &'a Level,
     flushed: Seqno,
     places: &'a Places,
+    range_deletes: &'a RangeDeletes,
     file: PathBuf,
 }
 
@@ -57,6 +59,11 @@ impl Index<'_> {
         let state = self.places.state();
         let has_all = state.pending.is_empty() && state.settled == self.flushed;
         has_all && !self.places.is_partial()
+    }
+
+    /// Whether a range delete deletes all that the tables have of the key: the index may name it, or not.
+    fn is_deleted(&self, expected: &MergedKeys) -> bool {
+        self.range_deletes.newest(expected.key(), Seqno::MAX) > Some(expected.newest())
     }
 
     /// Compares the index with the tables, key by key.
@@ -79,7 +86,7 @@ impl Index<'_> {
             };
             for (key, versions) in entries {
                 while has_expected && *expected.key() < *key && found.len() < PROBLEMS_MAX {
-                    found.push(self.wrong(expected.key(), "a place", "none"));
+                    found.extend(self.check_absent(&expected));
                     has_expected = expected.next()?;
                 }
                 if found.len() >= PROBLEMS_MAX {
@@ -91,14 +98,14 @@ impl Index<'_> {
                         found.extend(self.check_key((key, versions), &expected)?);
                         has_expected = expected.next()?;
                     }
-                    false if is_live => found.push(self.wrong(&key, "none", "a place")),
+                    false if is_live => found.extend(self.check_left(&key, &versions)?),
                     false => {}
                 }
             }
             rest = next;
         }
         while has_expected && found.len() < PROBLEMS_MAX {
-            found.push(self.wrong(expected.key(), "a place", "none"));
+            found.extend(self.check_absent(&expected));
             has_expected = expected.next()?;
         }
         // A rebuild may have changed what has been compared.
@@ -108,12 +115,30 @@ impl Index<'_> {
         Ok(())
     }
 
+    /// Whether it is wrong that the index names a key of which no table has a value now. What a range delete has deleted since
+    /// may be left for a snapshot, and then nothing else says that it is old.
+    fn check_left(&self, key: &[u8], versions: &[IndexVersion]) -> Result<Option<Error>> {
+        let Some(newest) = versions.first() else { return Ok(None) };
+        let deleted = self.range_deletes.newest(key, Seqno::MAX);
+        let seqno = self.seqno_at(key, newest.location)?;
+        let is_left = seqno.is_some() && seqno < deleted;
+        Ok((!is_left).then(|| self.wrong(key, "none", "a place")))
+    }
+
+    /// Whether it is wrong that the index does not name a key.
+    fn check_absent(&self, expected: &MergedKeys) -> Option<Error> {
+        (!self.is_deleted(expected)).then(|| self.wrong(expected.key(), "a place", "none"))
+    }
+
     /// Compares the newest version of a key. Two tables may have it.
     fn check_key(
         &self,
         (key, mut versions): KeyVersions,
         expected: &MergedKeys,
     ) -> Result<Option<Error>> {
+        if self.is_deleted(expected) {
+            return Ok(None);
+        }
         loop {
             let newest = versions.first().filter(|it| it.superseded.is_none());
             let Some(newest) = newest else {

@@ -22,6 +22,7 @@ use crate::base::sync::atomic::Ordering;
 use crate::table::{BlobFile, Table};
 use crate::tree::dead_blobs::{BlobUse, collected_gain};
 use crate::tree::range::{Key, table_overlaps, table_part};
+use crate::tree::range_deleted::RangeDeleted;
 use crate::tree::versioned::{
     Choose, CompactionPlan, Deleted, Gain, Intent, NewFiles, NewTables, Now, Place, Worth,
     split_keys,
@@ -62,7 +63,7 @@ impl Choose for Slm {
         if tree.own.places.is_partial() {
             return Ok(tree.rebuild_plan(version));
         }
-        let plan = tree.drop_plan(version);
+        let plan = tree.drop_plan(version).or_else(|| tree.erase_plan(version));
         let (prune, merge) = (|| tree.prune_plan(version), || tree.merge_plan(version));
         // Both take turns, so that neither waits for all that there is of the other.
         Ok(plan.or_else(|| match tree.own.places.has_pruned.load(Ordering::SeqCst) {
@@ -106,6 +107,22 @@ impl Choose for Slm {
         None
     }
 
+    /// See [`super::erase`].
+    const MERGES_FOR_RANGE_DELETES: bool = false;
+
+    /// The merge of a table that only a part of has been deleted with its range.
+    fn choose_idle(tree: &SlmTree, version: &Version) -> Option<Plan> {
+        let tables = version.root.tables.iter().map(|it| &it.table);
+        let is_free = |table: &Arc<Table>| {
+            let number = tree.own.places.number_of(table);
+            number.is_some_and(|number| tree.is_free_table(version, &(number, Arc::clone(table))))
+        };
+        let table = tree.first_range_deleted(version, tables, is_free)?;
+        let inputs = vec![Arc::clone(table)];
+        let (lower, upper) = hull(&inputs);
+        Some(Plan::new(version, Action::Merge, Place { height: 0, lower, upper }, inputs))
+    }
+
     fn first_merge_bytes(version: &Version, _level: &Level, _by_path: bool) -> u64 {
         let most = version.parameters.inputs_max as u64 * version.parameters.table_bytes;
         version.files.entry_bytes.min(most)
@@ -139,6 +156,11 @@ impl Choose for Slm {
         let mut from = lower.to_vec();
         let upper = upper.map(Key::from);
         let collected = tree.collected_blobs(&version);
+        let deleted = RangeDeleted::of(&tree.context);
+        let is_deleted_from = |table: &Arc<Table>| {
+            let range = (table.first_key(), None);
+            deleted.as_ref().is_some_and(|deleted| deleted.is_deleted_from(table, range))
+        };
         if tree.own.places.is_partial() {
             return Ok(Some(tree.rebuild_anyway(&version)));
         }
@@ -146,7 +168,7 @@ impl Choose for Slm {
         tables.sort_by(|a, b| a.first_key().cmp(b.first_key()));
         for (at, first) in tables.iter().enumerate() {
             let alone = tables.get(at + 1).is_none_or(|next| next.first_key() > first.last_key());
-            if !alone || !tree.is_clean(first, &collected) {
+            if !alone || !tree.is_clean(first, &collected) || is_deleted_from(first) {
                 return range_plan(&version, &from, upper.as_ref(), &tables[at..]).map(Some);
             }
             let behind = Key::from([first.last_key(), &[0][..]].concat());
@@ -187,7 +209,7 @@ fn range_plan(
 
 impl SlmTree {
     /// Whether no job works, and no damage is, in a range of keys.
-    fn is_range_free(&self, range: (&[u8], Option<&[u8]>)) -> bool {
+    pub(super) fn is_range_free(&self, range: (&[u8], Option<&[u8]>)) -> bool {
         let now = self.context.clock.nanos();
         let jobs = self.jobs.lock();
         !jobs.quarantine.overlaps(0, range, now) && jobs.is_free(0, range, None)

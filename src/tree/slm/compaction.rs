@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use super::change::{self, Rules};
+use super::erase::Erasing;
 use super::level::Level;
 use super::level_tables::LevelTable;
 use super::live_entries::{Input, LiveEntries, Notes};
@@ -61,6 +62,7 @@ pub(in crate::tree) struct Progress {
     merging: Option<Box<Merging>>,
     rebuild: Option<Box<Rebuild>>,
     pruning: Option<Box<Pruning>>,
+    erasing: Option<Box<Erasing>>,
 }
 
 impl Compact for Slm {
@@ -75,6 +77,7 @@ impl Compact for Slm {
             },
             Action::Drop => job.install(|tree, _plan| tree.drop_dead()),
             Action::Prune => job.prune_some(),
+            Action::Erase => job.erase_some(),
             Action::Receive => job.receive_some(),
             Action::Rebuild => job.rebuild_some(),
         }
@@ -337,9 +340,34 @@ impl CompactionJob {
         let goes_on = rebuild.compare_some(places, keys_max)? || tree.receive_newer(keys_max)?;
         if !goes_on {
             places.shrink();
+            tree.begin_erasing_anew();
             return self.install(|_tree, _plan| Ok(()));
         }
         self.progress.rebuild = Some(rebuild);
+        Ok(Step::Again)
+    }
+
+    /// Removes what a range delete has deleted from the index.
+    fn erase_some(&mut self) -> Result<Step> {
+        const LEAVES_OF_STEP: usize = 64;
+        let erasing = match self.progress.erasing.take() {
+            Some(erasing) => Some(erasing),
+            None => {
+                let (place, snapshots) = (&self.plan.place, &self.compaction.snapshots);
+                self.tree.begin_erasing(place, snapshots).map(Box::new)
+            }
+        };
+        // Another one may have done it.
+        let Some(mut erasing) = erasing else { return self.install(|_tree, _plan| Ok(())) };
+        for _ in 0..LEAVES_OF_STEP {
+            let goes_on = erasing.erase_leaf()?;
+            if !goes_on || erasing.is_long() {
+                self.tree.end_erasing(&erasing, !goes_on);
+                self.tree.own.places.shrink();
+                return self.install(|tree, _plan| tree.drop_dead());
+            }
+        }
+        self.progress.erasing = Some(erasing);
         Ok(Step::Again)
     }
 

@@ -19,6 +19,7 @@ mod compaction;
 mod counts_tests;
 mod describe;
 mod edit;
+mod erase;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 mod index_file;
@@ -61,6 +62,7 @@ use std::sync::Arc;
 
 use self::compaction::Progress;
 use self::edit::Body;
+use self::erase::Erased;
 use self::index_file::{FoundIndex, OpenedIndex};
 pub(super) use self::kind::KIND;
 use self::level::{Level, LevelRefs};
@@ -101,6 +103,8 @@ pub(super) type SlmTree = VersionedTree<Slm>;
 pub(super) struct Slm {
     places: Arc<Places>,
     scattered: Arc<Scattered>,
+    /// How far what range deletes have deleted has been removed from the index.
+    erased: Mutex<Erased>,
     /// What the index has said when it was opened, if it is to be trusted.
     found: Mutex<Option<FoundIndex>>,
     /// Otherwise it is built, and so many bytes of the tables are read at once.
@@ -143,7 +147,8 @@ impl VersionedKind for Slm {
         let places = Arc::new(places);
         // Nothing is in the page cache yet.
         let build_bytes = (pages_bytes / 8).max(pages_bytes.min(CHUNKS_BYTES_USUAL));
-        Ok(Slm { places, scattered: Arc::default(), found: Mutex::new(found), build_bytes })
+        let (scattered, erased) = (Arc::default(), Mutex::default());
+        Ok(Slm { places, scattered, erased, found: Mutex::new(found), build_bytes })
     }
 
     fn open(context: &TreeContext, recovered: &Recovered<Body>) -> Result<Arc<Level>> {

@@ -36,6 +36,8 @@ pub(super) enum Action {
     Drop,
     /// What only snapshots needed that have gone is removed from the index.
     Prune,
+    /// What a range delete has deleted is removed from the index.
+    Erase,
     /// Memtables are put into the index.
     Receive,
     /// The index is built anew.
@@ -132,14 +134,16 @@ impl CompactionPlan for Plan {
                 // An index that cannot be read is reported by whoever needs it, not by an estimate.
                 table_part(table, lower, upper).unwrap_or_default().size.bytes
             }
-            Action::Drop | Action::Prune | Action::Receive | Action::Rebuild => 0,
+            Action::Drop | Action::Prune | Action::Erase | Action::Receive | Action::Rebuild => 0,
         };
         self.inputs.iter().map(bytes).sum()
     }
 
     fn merged_tables(&self) -> Vec<&Arc<Table>> {
         match self.action {
-            Action::Drop | Action::Prune | Action::Receive | Action::Rebuild => Vec::new(),
+            Action::Drop | Action::Prune | Action::Erase | Action::Receive | Action::Rebuild => {
+                Vec::new()
+            }
             Action::Merge | Action::MergeRange => self.inputs.iter().collect(),
         }
     }

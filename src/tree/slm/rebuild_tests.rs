@@ -10,6 +10,7 @@ use crate::cache::ReadContext;
 use crate::jobs::{Job, Step};
 use crate::location_index::{IndexVersion, LeafPlace, Location, LocationIndex};
 use crate::pmem::HeapRegion;
+use crate::tree::CheckScope;
 use crate::tree::slm::change::Rules;
 use crate::tree::slm::{PackedTable, Slm, SlmTree};
 use crate::tree::test_support::{Puts, Reader, context, key_of};
@@ -127,7 +128,7 @@ impl Bed {
     /// The index has what the tables have, and the counts are right.
     fn check_index(&self) {
         let version = (Arc::clone(&self.tree) as Arc<dyn Tree>).version();
-        version.check(Path::new("manifest"), true, &mut |problem| panic!("{problem}"));
+        version.check(CheckScope::full(Path::new("manifest")), &mut |problem| panic!("{problem}"));
         let mut live: BTreeMap<u32, u64> = BTreeMap::new();
         let mut rest = Some(Vec::new());
         while let Some(from) = rest {

@@ -1,7 +1,7 @@
 //! How a version of the tree is read.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Slm;
@@ -20,7 +20,9 @@ use crate::tree::placed::{PlacedKeys, PlacedPart, PlacedRun, RangeReads};
 use crate::tree::range::Key;
 use crate::tree::run::Run;
 use crate::tree::versioned;
-use crate::tree::{CheckCounts, CheckpointFiles, RangeAt, RangeRuns, TreeVersion, files};
+use crate::tree::{
+    CheckCounts, CheckScope, CheckpointFiles, RangeAt, RangeRuns, RangeTables, TreeVersion, files,
+};
 
 /// A version.
 pub(super) type Version = versioned::Version<Slm>;
@@ -189,6 +191,11 @@ impl TreeVersion for Version {
         RangeRuns { lower: Arc::default(), upper: None, runs }
     }
 
+    /// All tables: any of them may have a key that the index does not name.
+    fn tables_at(&self, _key: &[u8]) -> Option<RangeTables> {
+        Some(RangeTables { upper: None, tables: self.tables().cloned().collect() })
+    }
+
     fn files(&self) -> Vec<PathBuf> {
         files::paths(&self.tables().collect::<Vec<_>>(), self.own.places.file_path())
     }
@@ -206,8 +213,8 @@ impl TreeVersion for Version {
         self.described(super::KIND.name, self.parameters.named(), describe)
     }
 
-    fn check(&self, manifest: &Path, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
-        self.check_totals(manifest, problem);
-        super::check::check((&self.root, self.flushed), &self.own.places, manifest, full, problem)
+    fn check(&self, scope: CheckScope<'_>, problem: &mut dyn FnMut(Error)) -> CheckCounts {
+        self.check_totals(scope.manifest, problem);
+        super::check::check((&self.root, self.flushed), &self.own.places, scope, problem)
     }
 }

@@ -13,6 +13,7 @@ use crate::base::random::SplitMix;
 use crate::cache::{Cache, DataFiles, ReadContext};
 use crate::jobs::Step;
 use crate::table::BlobFiles;
+use crate::tree::CheckScope;
 use crate::tree::test_support::{Reader, context, key_of};
 use crate::tree::trunk::TrunkTree;
 use crate::tree::{PackSource, Tree, TreeObserver};
@@ -113,7 +114,7 @@ fn keys_that_share_hashes_are_told_apart() {
         }
         let manifest = tree.context.manifest.path();
         let mut problems = Vec::new();
-        tree.version().check(&manifest, true, &mut |problem| problems.push(problem));
+        tree.version().check(CheckScope::full(&manifest), &mut |problem| problems.push(problem));
         assert!(problems.is_empty(), "{problems:?}");
         Arc::clone(&tree).compact(b"", None, &|| Ok(())).unwrap();
         check(&tree, &hasher, &model, &snapshots);

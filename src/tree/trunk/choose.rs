@@ -12,8 +12,11 @@ use super::{Trunk, TrunkTree};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::sync::plain::Ordering;
+use crate::table::Table;
+use crate::tree::TreeVersion;
 use crate::tree::dead_blobs::collected_gain;
 use crate::tree::range::{Key, table_is_inside};
+use crate::tree::range_deleted::RangeDeleted;
 use crate::tree::versioned::{
     Choose, Deleted, Gain, Intent, NewFiles, NewTables, Now, Place, TreeNode, VersionedKind, Worth,
     rebalance_undamaged,
@@ -120,6 +123,13 @@ impl Choose for Trunk {
         worth.is_deleted(dead).then(|| worth.of(dropped, 1000, by_path)).flatten()
     }
 
+    fn tables_of_full_merge(version: &Version, leaf: &Node) -> Vec<Arc<Table>> {
+        match leaf.height {
+            0 => version.tables_at(&leaf.lower).map_or_else(Vec::new, |range| range.tables),
+            _ => Vec::new(),
+        }
+    }
+
     fn first_merge_bytes(version: &Version, node: &Node, by_path: bool) -> u64 {
         match by_path {
             true => version.path_gains().of(node).merged_bytes,
@@ -145,10 +155,13 @@ impl Choose for Trunk {
         _whole: (&[u8], Option<&[u8]>),
     ) -> Result<Option<Plan>> {
         let version = tree.version.load_full();
+        let deleted = RangeDeleted::of(&tree.context);
         let mut cursor: Key = Arc::from(from);
         loop {
             let node = tree.node_at(0, &version.root, &cursor)?;
-            if !is_clean(node)
+            let has_deleted =
+                || deleted.as_ref().is_some_and(|deleted| deletes_from(deleted, node));
+            if (!is_clean(node) || has_deleted())
                 && let Some(plan) = plan(node, &version.parameters, Trigger::Full)?
             {
                 return Ok(Some(plan));
@@ -269,6 +282,12 @@ impl TrunkTree {
             (first, _) => first.is_some(),
         }
     }
+}
+
+/// Whether range deletes have deleted something of a leaf.
+fn deletes_from(deleted: &RangeDeleted, leaf: &Node) -> bool {
+    let mut tables = leaf.bundles.iter().flat_map(|bundle| &bundle.branches);
+    tables.any(|table| deleted.is_deleted_from(table, leaf.range()))
 }
 
 /// Whether a leaf is as a full compaction leaves it: one branch, without dead entries.

@@ -202,7 +202,8 @@ impl CompactionJob {
         if planted(Bug::CompactIgnoresSnapshots) {
             options.snapshots.clear();
         }
-        let scan = |input: &Input| InputScan::new(&input.table, input.ranges.clone(), chunk_bytes);
+        let scan =
+            |input: &Input| self.compaction.scan(&input.table, input.ranges.clone(), chunk_bytes);
         self.progress.stage = Stage::Merging(Box::new(Merging {
             entries: CompactionIterator::new(inputs.iter().rev().map(scan).collect(), options),
             output: None,

@@ -1,7 +1,7 @@
 //! How a version of the trunk is read.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use super::Trunk;
@@ -21,7 +21,7 @@ use crate::tree::description::{
 use crate::tree::range::{table_overlaps, table_size};
 use crate::tree::run::Run;
 use crate::tree::versioned;
-use crate::tree::{CheckCounts, RangeAt, RangeRuns, TreeVersion, files};
+use crate::tree::{CheckCounts, CheckScope, RangeAt, RangeRuns, RangeTables, TreeVersion, files};
 
 /// A version.
 pub(super) type Version = versioned::Version<Trunk>;
@@ -106,6 +106,14 @@ impl TreeVersion for Version {
         RangeRuns { lower: Arc::clone(&leaf.lower), upper: leaf.upper.clone(), runs }
     }
 
+    fn tables_at(&self, key: &[u8]) -> Option<RangeTables> {
+        let path = self.path(|node| node.pivot_of(key));
+        let (leaf, _) = path.last()?;
+        let live = path.iter().flat_map(|(node, position)| node.live_bundles(*position));
+        let tables = live.flat_map(|bundle| bundle.branches.iter().cloned()).collect();
+        Some(RangeTables { upper: leaf.upper.clone(), tables })
+    }
+
     fn files(&self) -> Vec<PathBuf> {
         let bundles = bundles(&self.root);
         let named = bundles
@@ -119,9 +127,9 @@ impl TreeVersion for Version {
         self.described(self.parameters.kind_name, self.parameters.named(), describe_node)
     }
 
-    fn check(&self, manifest: &Path, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
-        self.check_totals(manifest, problem);
-        super::check::check(&self.root, manifest, full, problem)
+    fn check(&self, scope: CheckScope<'_>, problem: &mut dyn FnMut(Error)) -> CheckCounts {
+        self.check_totals(scope.manifest, problem);
+        super::check::check(&self.root, scope.manifest, scope.full, problem)
     }
 }
 

@@ -9,6 +9,7 @@ use super::{VersionedKind, VersionedTree};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::sync::plain::Ordering;
+use crate::table::Table;
 use crate::tree::dead_blobs::BlobUse;
 use crate::tree::space::PRESSING_SHARE;
 
@@ -112,6 +113,14 @@ pub(in crate::tree) trait Choose: VersionedKind {
         worth: (Worth, &[Seqno]),
     ) -> Option<Deleted>;
 
+    /// Whether nodes are merged for range deletes.
+    const MERGES_FOR_RANGE_DELETES: bool = true;
+
+    /// The tables that a full merge of a node by path reads, or would, in its range. None if there is no such merge.
+    fn tables_of_full_merge(_version: &Version<Self>, _node: &Self::Node) -> Vec<Arc<Table>> {
+        Vec::new()
+    }
+
     /// Bytes that the first compaction reads of a full merge.
     fn first_merge_bytes(version: &Version<Self>, node: &Self::Node, by_path: bool) -> u64;
 
@@ -178,6 +187,9 @@ impl<K: Choose> VersionedTree<K> {
         version: &Version<K>,
         intent: Intent,
     ) -> Result<Option<K::Choice>> {
+        if let Some(choice) = self.choose_range_deleted(version, intent)? {
+            return Ok(Some(choice));
+        }
         match self.choose_deleted(version, intent)? {
             Some(choice) => Ok(Some(choice)),
             None => Ok(K::choose_idle(self, version)),

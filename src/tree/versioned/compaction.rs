@@ -7,6 +7,7 @@
 //! 4. Snapshots are asked for before an input is read: those that are taken later see nothing that could be dropped (see
 //!    `merge`).
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::{CompactionPlan, Version, VersionedKind, VersionedTree};
@@ -16,12 +17,13 @@ use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::cache::{ReserveTurn, Room};
 use crate::jobs::{Job, Step};
-use crate::merge::{Bottom, CompactionOptions, FoldLimits};
+use crate::merge::{Bottom, CompactionOptions, Cover, DurableRangeDeletes, FoldLimits};
 use crate::table::{Table, TableFilter, TableScan};
 use crate::tree::TreeContext;
 use crate::tree::outlook::Outlook;
 use crate::tree::output::TableOutput;
-use crate::tree::range::Key;
+use crate::tree::range::{Key, table_size};
+use crate::tree::range_deleted::RangeDeleted;
 
 /// The steps of compactions of a kind of versioned tree: the kind's `compaction`.
 pub(in crate::tree) trait Compact: VersionedKind {
@@ -199,10 +201,14 @@ pub(in crate::tree) enum Retry {
 /// What a compaction keeps from its beginning to its end.
 pub(in crate::tree) struct Compaction {
     pub(in crate::tree) snapshots: Vec<Seqno>,
+    /// Known before the snapshots: what they delete, later snapshots do not see.
+    range_deletes: Arc<DurableRangeDeletes>,
     /// Blob files whose values are to be copied out.
     collected_blobs: Vec<FileId>,
     started_nanos: u64,
     written_bytes: u64,
+    /// Bytes of its inputs that it has not read, since range deletes have deleted them as a whole.
+    skipped_bytes: Cell<u64>,
     /// What it may take of the disk, and the most that it may write.
     room: Room,
     bytes_max: u64,
@@ -215,13 +221,16 @@ impl Compaction {
         context: &TreeContext,
         collected_blobs: Vec<FileId>,
     ) -> Compaction {
+        let range_deletes = context.range_deletes();
         let snapshots = context.snapshots();
         let started_nanos = context.clock.nanos();
         Compaction {
             snapshots,
+            range_deletes,
             collected_blobs,
             started_nanos,
             written_bytes: 0,
+            skipped_bytes: Cell::new(0),
             room: Room::BeyondReserve,
             bytes_max: u64::MAX,
             reserve_turn: None,
@@ -238,6 +247,7 @@ impl Compaction {
         CompactionOptions {
             snapshots: self.snapshots.clone(),
             bottom,
+            cover: Cover::new([Arc::clone(&self.range_deletes.map)], Seqno::MAX),
             context: context.merge.clone(),
             limits: FoldLimits {
                 inline_bytes: chosen.blob_bytes_min as u64,
@@ -245,6 +255,34 @@ impl Compaction {
                 folds_operands: true,
             },
         }
+    }
+
+    /// An input of the merge, read range by range, but for what range deletes have deleted as a whole. The ranges are
+    /// ascending.
+    pub(in crate::tree) fn scan(
+        &self,
+        table: &Arc<Table>,
+        ranges: Vec<(Key, Option<Key>)>,
+        chunk_bytes: usize,
+    ) -> InputScan {
+        let ranges = match self.range_deletes.list.is_empty() {
+            true => ranges,
+            false => {
+                let size = |ranges: &[(Key, Option<Key>)]| {
+                    let sizes = ranges.iter().map(|(lower, upper)| {
+                        table_size(table, lower, upper.as_deref()).unwrap_or_default().bytes
+                    });
+                    sizes.sum::<u64>()
+                };
+                let deleted = RangeDeleted::new(&self.range_deletes, &self.snapshots);
+                let before = size(&ranges);
+                let left = deleted.left_of(table, ranges);
+                let skipped = self.skipped_bytes.get() + before.saturating_sub(size(&left));
+                self.skipped_bytes.set(skipped);
+                left
+            }
+        };
+        InputScan::new(table, ranges, chunk_bytes)
     }
 
     /// An output of the merge.
@@ -285,6 +323,7 @@ impl Compaction {
         let Some(turn) = turn else { return Retry::Later };
         self.reserve_turn = Some(turn);
         (self.room, self.bytes_max, self.written_bytes) = (room, bytes_max, 0);
+        self.skipped_bytes.set(0);
         Retry::Now
     }
 
@@ -302,8 +341,14 @@ impl Compaction {
     /// Makes an output a table.
     pub(in crate::tree) fn finish(&mut self, output: TableOutput) -> Result<Arc<Table>> {
         let (table, written_bytes) = output.finish()?;
+        table.note_range_deletes_applied(self.range_deletes_applied());
         self.written_bytes += written_bytes;
         Ok(table)
+    }
+
+    /// The output has nothing that range deletes up to this number delete: no snapshot needs it.
+    fn range_deletes_applied(&self) -> Seqno {
+        self.snapshots.first().copied().unwrap_or(Seqno::MAX).min(self.range_deletes.upto)
     }
 
     /// Counts bytes that were written elsewhere.
@@ -314,6 +359,7 @@ impl Compaction {
     /// Reports the compaction once its result is in the tree.
     pub(in crate::tree) fn end(&self, context: &TreeContext, read_bytes: u64) {
         let nanos = context.clock.nanos().saturating_sub(self.started_nanos);
+        let read_bytes = read_bytes.saturating_sub(self.skipped_bytes.get());
         context.compacted(read_bytes, self.written_bytes, nanos);
     }
 }

@@ -28,6 +28,7 @@ mod pending;
 #[cfg(test)]
 mod pending_tests;
 mod quarantine;
+mod range_deleted;
 mod refs;
 mod request;
 mod split;
@@ -49,6 +50,7 @@ pub(super) use self::jobs::Jobs;
 pub(super) use self::node::{Head, NEW, Place, TreeNode, edit, live_keys, walk};
 use self::pending::Changes;
 use self::quarantine::Obstacle;
+use self::range_deleted::RangeDeletesSearched;
 pub(super) use self::refs::NodeRefs;
 #[cfg(test)]
 pub(super) use self::refs::count;
@@ -303,6 +305,7 @@ pub(super) struct VersionedTree<K: VersionedKind> {
     interval_nanos: AtomicU64,
     /// As `settled_at`, until deletes are searched for in vain.
     deletes_settled_at: AtomicU64,
+    range_deletes_searched: RangeDeletesSearched,
 }
 
 impl<K: VersionedKind> VersionedTree<K> {
@@ -338,6 +341,7 @@ impl<K: VersionedKind> VersionedTree<K> {
             deletes_left: AtomicU64::new(0),
             settled_at: AtomicU64::new(UNSETTLED),
             deletes_settled_at: AtomicU64::new(UNSETTLED),
+            range_deletes_searched: RangeDeletesSearched::default(),
             incorporated_nanos: AtomicU64::new(0),
             interval_nanos: AtomicU64::new(0),
         }))
@@ -670,6 +674,7 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
     fn settle(&self) {
         self.settled_at.store(self.version.load().flushed.0, Ordering::Relaxed);
         self.settle_deleted();
+        self.settle_range_deleted();
     }
 
     fn tell_damage(&self, error: &Error) -> bool {

@@ -11,6 +11,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::jobs::Step;
 use crate::manifest::{Manifest, RecoveredKeyspace, SUPERBLOCK_FILE_NAME, TreeEdit};
+use crate::tree::CheckScope;
 use crate::tree::kinds::{self, TreeKind, repair_ranges};
 use crate::tree::test_support::{Puts, context_on, key_of, with_first_option};
 use crate::tree::{Packed, Tree, TreeContext, TreeObserver, TreeOptions, TreeVersion};
@@ -274,7 +275,7 @@ impl Bed {
         assert_eq!(Some(&tables(&*version)), self.durable_trees().last());
         assert_eq!(self.after_power_loss().flushed, version.flushed());
         let mut problems = 0;
-        version.check(&self.context.manifest.path(), true, &mut |_| problems += 1);
+        version.check(CheckScope::full(&self.context.manifest.path()), &mut |_| problems += 1);
         assert_eq!(problems, 0, "{}", self.kind);
     }
 }

@@ -25,7 +25,7 @@ struct Quantity {
 const TIME: &[(&str, f64)] = &[("µs", 1e3), ("ms", 1e6), ("s", 1e9)];
 const MEMORY: &[(&str, f64)] = &[("MiB", 1_048_576.0), ("GiB", 1_073_741_824.0)];
 
-const QUANTITIES: [Quantity; 15] = [
+const QUANTITIES: [Quantity; 16] = [
     quantity("rate", "operations_per_second", "", true, &[]),
     quantity(
         "cpu",
@@ -51,6 +51,7 @@ const QUANTITIES: [Quantity; 15] = [
     quantity("cgroup", "cgroup_bytes_peak", "peak memory, page cache included", false, MEMORY),
     quantity("space", "space_amplification", "space amplification", false, &[]),
     quantity("peak-space", "space_amplification_max", "peak space amplification", false, &[]),
+    quantity("settle", "settle_seconds", "background work afterwards", false, &[("s", 1.0)]),
     quantity("open", "open_seconds", "opening after `kill -9`", false, &[("s", 1.0)]),
     quantity("records", "records", "records in the store", true, &[]),
 ];

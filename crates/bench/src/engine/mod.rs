@@ -140,6 +140,20 @@ pub trait Session {
     /// Deletes a key.
     fn delete(&mut self, key: &[u8]) -> Result<()>;
 
+    /// Deletes the keys in `[from, to)`. An engine that cannot do so at once reads them and deletes each.
+    fn delete_range(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
+        const KEYS_AT_ONCE: u64 = 1000;
+        loop {
+            let mut keys = Vec::new();
+            self.scan(from, KEYS_AT_ONCE, &mut |key, _| keys.push(key.to_vec()))?;
+            keys.retain(|key| **key < *to);
+            if keys.is_empty() {
+                return Ok(());
+            }
+            keys.iter().try_for_each(|key| self.delete(key))?;
+        }
+    }
+
     /// Gives `found` the value, if there is one, where the engine has it: what an engine does not copy is not copied.
     fn get(&mut self, key: &[u8], found: &mut dyn FnMut(Option<&[u8]>)) -> Result<()>;
 

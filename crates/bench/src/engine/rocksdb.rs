@@ -92,6 +92,7 @@ functions! {
         fn rocksdb_writeoptions_set_sync(Pointer, c_uchar);
         fn rocksdb_put(Pointer, Pointer, *const c_char, usize, *const c_char, usize, *mut *mut c_char);
         fn rocksdb_delete(Pointer, Pointer, *const c_char, usize, *mut *mut c_char);
+        fn rocksdb_delete_range_cf(Pointer, Pointer, Pointer, *const c_char, usize, *const c_char, usize, *mut *mut c_char);
         fn rocksdb_get_pinned(Pointer, Pointer, *const c_char, usize, *mut *mut c_char) -> Pointer;
         fn rocksdb_pinnableslice_value(Pointer, *mut usize) -> *const c_char;
         fn rocksdb_pinnableslice_destroy(Pointer);
@@ -376,6 +377,15 @@ impl Session for RocksSession<'_> {
         unsafe {
             (functions.rocksdb_delete)(*db, *write, key.as_ptr().cast(), key.len(), &mut error)
         };
+        checked(functions, error)
+    }
+
+    fn delete_range(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
+        let Rocks { functions, db, family, write, .. } = self.rocks;
+        let (mut error, delete) = (null_mut(), functions.rocksdb_delete_range_cf);
+        let bounds = (from.as_ptr().cast(), from.len(), to.as_ptr().cast(), to.len());
+        // SAFETY: the slices live through the call.
+        unsafe { delete(*db, *write, *family, bounds.0, bounds.1, bounds.2, bounds.3, &mut error) };
         checked(functions, error)
     }
 

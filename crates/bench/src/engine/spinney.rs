@@ -175,6 +175,10 @@ impl Session for SpinneySession<'_> {
         text(self.store.keyspace.delete(key))
     }
 
+    fn delete_range(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
+        text(self.store.keyspace.delete_range(from..to))
+    }
+
     fn get(&mut self, key: &[u8], found: &mut dyn FnMut(Option<&[u8]>)) -> Result<()> {
         found(text(self.store.keyspace.get(key))?.as_deref());
         Ok(())

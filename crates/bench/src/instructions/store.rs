@@ -6,12 +6,13 @@
 //! 2. Keys, values and choices are made before anything is counted, all of them for every workload, so
 //!    that they cost all runs of a stage the same.
 
+use std::cell::Cell;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use spinney::vfs::MemoryVfs;
-use spinney::{Database, Keyspace, KeyspaceOptions, MIB, TreeKind};
+use spinney::{Database, Keyspace, KeyspaceOptions, MIB, Snapshot, TreeKind};
 
 use crate::data::keys::KeyMaker;
 use crate::data::random::Random;
@@ -28,6 +29,8 @@ const MEMTABLE_BYTES: u64 = 256 << 10;
 /// How often background work is let come to rest while a store is written: several times a memtable, as
 /// where it keeps up.
 const PUTS_BETWEEN_RESTS: usize = 512;
+/// The range deletes of a store with holes.
+const HOLES: usize = 10_000;
 /// The source of values.
 const FILLER_BYTES: usize = 64 << 10;
 
@@ -44,12 +47,14 @@ pub enum Stage {
     Merged,
     /// As loaded, with a cache for an eighth of it.
     Cold,
+    /// As loaded, with 10,000 range deletes between the pairs, which stay because a snapshot needs what they delete.
+    Holed,
 }
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Stage; 5] =
-        [Stage::Roomy, Stage::Ordered, Stage::Loaded, Stage::Merged, Stage::Cold];
+    pub const ALL: [Stage; 6] =
+        [Stage::Roomy, Stage::Ordered, Stage::Loaded, Stage::Merged, Stage::Cold, Stage::Holed];
 
     /// The name by which a process is told.
     pub fn name(self) -> &'static str {
@@ -59,6 +64,7 @@ impl Stage {
             Stage::Loaded => "loaded",
             Stage::Merged => "merged",
             Stage::Cold => "cold",
+            Stage::Holed => "holed",
         }
     }
 }
@@ -89,6 +95,7 @@ pub struct Store {
     /// Records in random order.
     picks: Vec<u32>,
     filler: Vec<u8>,
+    held: Cell<Option<Snapshot>>,
 }
 
 pub(super) fn text<T>(result: spinney::Result<T>) -> Result<T, String> {
@@ -119,7 +126,7 @@ impl Store {
             Stage::Cold => {
                 builder.memtable_bytes(MEMTABLE_BYTES).cache_bytes(data_bytes / 8).open()
             }
-            Stage::Ordered | Stage::Loaded | Stage::Merged => {
+            Stage::Ordered | Stage::Loaded | Stage::Merged | Stage::Holed => {
                 builder.memtable_bytes(MEMTABLE_BYTES).open()
             }
         })?;
@@ -127,13 +134,14 @@ impl Store {
         let (records, sequential_percent) = match stage {
             Stage::Roomy => (records / 2, 0),
             Stage::Ordered => (records / 2, 100),
-            Stage::Loaded | Stage::Merged | Stage::Cold => (records, 0),
+            Stage::Loaded | Stage::Merged | Stage::Cold | Stage::Holed => (records, 0),
         };
         let keys = keys(sequential_percent, records * 2)?;
         let mut random = Random::new(SEED);
         let filler = (0..FILLER_BYTES).map(|_| random.next_u64() as u8).collect();
         let picks = (0..records).map(|_| random.below(records as u64) as u32).collect();
-        let store = Store { db, keyspace, stage, records, keys, picks, filler };
+        let held = Cell::new(None);
+        let store = Store { db, keyspace, stage, records, keys, picks, filler, held };
         store.fill()?;
         Ok(store)
     }
@@ -147,6 +155,9 @@ impl Store {
             text(self.keyspace.compact(..))?;
             text(self.db.wait_idle())?;
         }
+        if self.stage == Stage::Holed {
+            self.make_holes()?;
+        }
         // What can be cached is; and what is done for the first time has been done once.
         (0..self.records).try_for_each(|index| self.get(index))?;
         // Trees may leave a filter unread until a key is looked for that is not there.
@@ -159,6 +170,25 @@ impl Store {
             return Err("the load has left something else than was put".to_string());
         }
         Ok(())
+    }
+
+    /// Puts pairs between the records, and deletes them by a range delete each.
+    fn make_holes(&self) -> Result<(), String> {
+        let count = HOLES.min(self.records);
+        let holes = self.records..self.records + count;
+        self.put(holes.clone())?;
+        self.held.set(Some(self.db.snapshot()));
+        for index in holes {
+            let key = self.key(index);
+            text(self.keyspace.delete_range(key..=key))?;
+        }
+        text(self.keyspace.flush())?;
+        text(self.db.wait_idle())?;
+        let there = self.db.stats().keyspaces.iter().map(|it| it.range_deletes).sum::<u64>();
+        match there == count as u64 {
+            true => Ok(()),
+            false => Err(format!("{there} of {count} range deletes are left")),
+        }
     }
 
     /// How many pairs there are.

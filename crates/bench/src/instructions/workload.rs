@@ -120,6 +120,8 @@ pub static WORKLOADS: &[Workload] = &[
     ),
     workload("get-cold", Stage::Cold, Work::Reads, get, "`get` with an eighth of the data cached"),
     workload("multi-get-cold", Stage::Cold, Work::Reads, multi_get, "`multi-get`, likewise"),
+    workload("get-holed", Stage::Holed, Work::Memory, get, "`get` beside 10,000 range deletes"),
+    workload("scan50-holed", Stage::Holed, Work::Memory, scan::<50>, "`scan50`, likewise"),
     workload("scan50-cold", Stage::Cold, Work::Reads, scan::<50>, "`scan50`, likewise"),
 ];
 

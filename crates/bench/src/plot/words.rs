@@ -40,6 +40,7 @@ pub fn workload(name: &str) -> String {
         "fullscan" => "full scan".to_string(),
         "overwrite" => "random overwrite".to_string(),
         "deleterandom" => "random delete".to_string(),
+        "trim" => "delete of the first nine tenths".to_string(),
         "insertifabsent" => "conditional insert".to_string(),
         "readwhilewriting" => "random get beside a writer".to_string(),
         "space" => "overwrites of three times the data".to_string(),
@@ -53,6 +54,9 @@ pub fn workload(name: &str) -> String {
             1 => "seek of every pair".to_string(),
             records => format!("seek of every {}th pair", grouped(records)),
         },
+        _ if number("deleterange").is_some() => {
+            format!("delete of a range of {} keys", grouped(number("deleterange").unwrap_or(0)))
+        }
         _ => match (number("scan"), number("multiget"), number("local")) {
             (Some(1), ..) => "scan of 1 pair".to_string(),
             (Some(pairs), ..) => format!("scan of {} pairs", grouped(pairs)),
@@ -88,6 +92,7 @@ pub fn rate_unit(workload: &str) -> &'static str {
         "scan" => "scans per second",
         "fullscan" => "pairs per second",
         "skip" => "seeks per second",
+        "deleterange" | "trim" => "ranges per second",
         _ => "operations per second",
     }
 }
@@ -214,6 +219,7 @@ mod tests {
             ("local100", "insert in key order", "inserts per second"),
             ("fullscan", "full scan", "pairs per second"),
             ("skip100", "seek of every 100th pair", "seeks per second"),
+            ("deleterange100", "delete of a range of 100 keys", "ranges per second"),
         ] {
             assert_eq!((workload(name).as_str(), rate_unit(name)), (words, unit));
         }

@@ -42,6 +42,8 @@ pub enum Operation {
     MultiGet,
     /// Deletes a key that is there.
     Delete,
+    /// Deletes a range of keys that are there.
+    DeleteRange,
     /// A fixed number of pairs of a full scan.
     Step,
 }
@@ -59,13 +61,14 @@ impl Operation {
             Operation::ReadModifyWrite => "read_modify_write",
             Operation::MultiGet => "multiget",
             Operation::Delete => "delete",
+            Operation::DeleteRange => "delete_range",
             Operation::Step => "step",
         }
     }
 
     fn writes(self) -> bool {
-        use Operation::{Delete, Insert, InsertIfAbsent, ReadModifyWrite, Update};
-        matches!(self, Update | Insert | InsertIfAbsent | ReadModifyWrite | Delete)
+        use Operation::{Delete, DeleteRange, Insert, InsertIfAbsent, ReadModifyWrite, Update};
+        matches!(self, Update | Insert | InsertIfAbsent | ReadModifyWrite | Delete | DeleteRange)
     }
 }
 
@@ -133,7 +136,7 @@ pub struct Workload {
     pub distribution: Distribution,
     /// The length of its scans.
     pub scan_length: ScanLength,
-    /// Keys of a batched read.
+    /// Keys of a batched read, or of a range that is deleted.
     pub batch: u64,
     /// When its writes are done.
     pub durability: Durability,
@@ -158,6 +161,8 @@ updates: zipfian, uniform, latest or sequential, as in get:zipfian@8):
   fullscan (readseq)      every pair, each thread  multiget (multireadrandom), multigetN
   skipN (skip100, ...)    every Nth record by one iterator that seeks it; in key order after local100
   overwrite               updates, uniform         deleterandom             deletes, random order
+  deleterangeN            deletes of N records by their range, up to the middle; after local100
+  trim                    one delete of the first nine tenths of the records; after local100
   insertifabsent          inserts of keys of which half are there (engines without that read, then write)
   readwhilewriting        reads while one more thread updates without pause
   space                   overwrites 3 times the data and watches the disk
@@ -212,8 +217,8 @@ impl FromStr for Workload {
     fn from_str(text: &str) -> Result<Workload, String> {
         use Distribution::{Latest, Sequential, Uniform, Zipfian};
         use Operation::{
-            Delete, Insert, InsertIfAbsent, MultiGet, Read, ReadAbsent, ReadModifyWrite, Scan,
-            Step, Update,
+            Delete, DeleteRange, Insert, InsertIfAbsent, MultiGet, Read, ReadAbsent,
+            ReadModifyWrite, Scan, Step, Update,
         };
         let text = text.trim().to_ascii_lowercase();
         let (base, threads) = match text.split_once('@') {
@@ -278,6 +283,14 @@ impl FromStr for Workload {
                 shape = Shape::Reopen { rebuilds: base == "rebuild" };
                 (vec![(Insert, 100)], Sequential)
             }
+            "trim" => {
+                (batch, amount) = (u64::MAX, Amount::All);
+                (vec![(DeleteRange, 100)], Sequential)
+            }
+            _ if number("deleterange").is_some_and(|keys| keys > 0) => {
+                (batch, amount) = (number("deleterange").unwrap_or(1), Amount::All);
+                (vec![(DeleteRange, 100)], Sequential)
+            }
             _ if number("skip").is_some_and(|records| records > 0) => {
                 shape = Shape::Skip { records: number("skip").unwrap_or(1) };
                 amount = Amount::Records;
@@ -339,7 +352,7 @@ mod tests {
     fn every_name_is_known_and_every_mix_is_whole() {
         let names = "load reload fillrandom fillseq local30 a b c d e f get readrandom getabsent readmissing \
                      scan1 scan100000 seekrandom skip1 skip100 fullscan readseq multiget multiget8 multireadrandom \
-                     overwrite deleterandom insertifabsent readwhilewriting space aged sustained sync cached reopen rebuild \
+                     overwrite deleterandom deleterange100 trim insertifabsent readwhilewriting space aged sustained sync cached reopen rebuild \
                      get:zipfian c:uniform@8 scan50:latest@2";
         for name in names.split_whitespace() {
             let workload = named(name);

@@ -284,6 +284,32 @@ impl<'a> Worker<'a> {
                 self.session.delete(&self.key)?;
                 self.measured.user_bytes_written += self.key.len() as u64;
             }
+            Operation::DeleteRange => {
+                let Shared { first_index, next_index, keys, .. } = self.shared;
+                let next = next_index.load(Ordering::SeqCst);
+                let is_trim = self.shared.workload.batch == u64::MAX;
+                let (count, end) = match is_trim {
+                    true => (next / 10 * 9, next),
+                    false => (self.shared.workload.batch, next / 2),
+                };
+                let index = first_index.fetch_add(count, Ordering::SeqCst);
+                if count == 0 || index + count > end {
+                    first_index.fetch_sub(count, Ordering::SeqCst);
+                    return Ok(false);
+                }
+                if keys.number(index) >= keys.number(index + count) {
+                    return Err("the keys are in no order; put local100 first".to_string());
+                }
+                let mut end = std::mem::take(&mut self.room);
+                self.set_key(index);
+                keys.key(keys.number(index + count), &mut end);
+                start = Instant::now();
+                self.session.delete_range(&self.key, &end)?;
+                let more = self.finish(operation, start, 1);
+                self.measured.user_bytes_written += (self.key.len() + end.len()) as u64;
+                self.room = end;
+                return Ok(more && !is_trim);
+            }
             Operation::Scan => {
                 let length = match self.shared.workload.scan_length {
                     ScanLength::UniformTo100 => 1 + self.random.below(100),

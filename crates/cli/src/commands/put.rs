@@ -5,6 +5,7 @@ use std::io::Read;
 
 use clap::Args;
 
+use super::scan::KeyChoice;
 use super::{StorePath, argument};
 use crate::failure::Outcome;
 use crate::spelling::SpellingOptions;
@@ -37,18 +38,35 @@ pub(crate) struct PutOptions {
     creation: CreationOptions,
 }
 
-/// Delete keys; those without a value are no error
+/// Delete keys, or all keys of a range; those without a value are no error
+///
+/// A range is deleted at once, however many keys it has. Several keys, and a range, are deleted together.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   spinney delete my.store apple pear
-  spinney delete my.store 0000000000000001 --hex")]
+  spinney delete my.store 0000000000000001 --hex
+  spinney delete my.store --prefix users/ada/
+  spinney delete my.store --to 2026-01         keys before 2026-01
+  spinney delete my.store --all --keyspace cache")]
 pub(crate) struct DeleteOptions {
     #[command(flatten)]
     store: StorePath,
     /// The keys
-    #[arg(value_name = "KEY", required = true)]
+    #[arg(value_name = "KEY", required_unless_present_any = ["prefix", "from", "to", "all"])]
     keys: Vec<OsString>,
+    /// All keys that start with this
+    #[arg(long, value_name = "KEY")]
+    prefix: Option<OsString>,
+    /// All keys from this one on
+    #[arg(long, value_name = "KEY")]
+    from: Option<OsString>,
+    /// All keys up to this one, without it
+    #[arg(long, value_name = "KEY")]
+    to: Option<OsString>,
+    /// All keys of the keyspace
+    #[arg(long, conflicts_with_all = ["prefix", "from", "to"])]
+    all: bool,
     /// When the write counts as done
     #[arg(long, default_value = "buffered")]
     durability: DurabilityChoice,
@@ -80,11 +98,22 @@ pub(super) fn run_delete(store: &StoreOptions, options: &DeleteOptions) -> Outco
     let keys: Outcome<Vec<Vec<u8>>> =
         options.keys.iter().map(|key| argument(spelling, "KEY", key)).collect();
     let keys = keys?;
+    let choice = KeyChoice {
+        prefix: options.prefix.as_ref(),
+        from: options.from.as_ref(),
+        to: options.to.as_ref(),
+    };
+    let has_range =
+        options.all || [choice.prefix, choice.from, choice.to].iter().any(Option::is_some);
+    let range = if has_range { choice.range(spelling)? } else { None };
     let database = store.open(&options.store.path, false)?;
     let keyspace = store.existing(&database)?;
     let mut batch = database.batch().durability(options.durability.into());
     for key in keys {
         batch.delete(&keyspace, key);
+    }
+    if let Some(range) = range {
+        batch.delete_range(&keyspace, range);
     }
     batch.commit()?;
     drop(keyspace);

@@ -185,6 +185,9 @@ impl Worker {
     fn write_one(&mut self) {
         let Some(Space { number, keyspace }) = self.any_space() else { return };
         let (key, change) = (self.key(), self.change());
+        if change == Change::Delete && self.random.one_in(4) {
+            return self.delete_range(number, &keyspace, key);
+        }
         let bytes = self.bytes(change);
         let writes = vec![Write { space: number, key, change }];
         let key = key_bytes(key);
@@ -194,6 +197,17 @@ impl Worker {
                 Change::Delete => keyspace.delete(&key),
                 Change::Merge(_) => keyspace.merge(&key, &bytes),
             },
+            |result| as_commit(writes, result),
+        );
+    }
+
+    /// As a batch of deletes of all keys of the range.
+    fn delete_range(&mut self, space: u32, keyspace: &spinney::Keyspace, from: u32) {
+        let to = from + 1 + self.random.below(6) as u32;
+        let keys = from..to.min(self.shared().sizes.keys);
+        let writes = keys.map(|key| Write { space, key, change: Change::Delete }).collect();
+        self.recorder.record(
+            || keyspace.delete_range(key_bytes(from)..key_bytes(to)),
             |result| as_commit(writes, result),
         );
     }

@@ -72,6 +72,8 @@ pub(super) struct Shape {
     pub(super) keyspaces: usize,
     keys: usize,
     value_bytes: usize,
+    /// Not in every run, so that runs that have told a story once still tell it.
+    range_deletes: bool,
 }
 
 impl Shape {
@@ -81,6 +83,7 @@ impl Shape {
             keyspaces: 1 + random.below(3),
             keys: [8, 30, 90][random.below(3)],
             value_bytes: [60, 300, 300][random.below(3)],
+            range_deletes: random.one_in(2),
         }
     }
 
@@ -109,7 +112,16 @@ impl Shape {
             2..5 if keyspace == MERGED => Effect::Merge(self.value(random)),
             _ => Effect::Put(self.value(random)),
         };
-        (keyspace, self.key(random), change)
+        let key = self.key(random);
+        if self.range_deletes && random.one_in(20) {
+            let to = (!random.one_in(8)).then(|| self.key(random));
+            let (key, to) = match to {
+                Some(to) if to < key => (to, Some(key)),
+                to => (key, to),
+            };
+            return (keyspace, key, Effect::DeleteRange(to));
+        }
+        (keyspace, key, change)
     }
 
     fn step(self, random: &mut Random) -> Step {

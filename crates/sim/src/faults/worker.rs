@@ -583,6 +583,8 @@ impl Worker {
                 Effect::Put(value) => batch.put(keyspace, key, value),
                 Effect::Delete => batch.delete(keyspace, key),
                 Effect::Merge(value) => batch.merge(keyspace, key, value),
+                Effect::DeleteRange(Some(to)) => batch.delete_range(keyspace, key..to),
+                Effect::DeleteRange(None) => batch.delete_range(keyspace, key..),
             }
             model.push(Write { place: *place, key: key.clone(), effect: change.clone() });
         }
