@@ -1,6 +1,5 @@
 //! `spinney count`: how many keys there are.
 
-use std::ffi::OsString;
 use std::io::Write;
 
 use clap::Args;
@@ -24,26 +23,14 @@ Examples:
 pub(crate) struct CountOptions {
     #[command(flatten)]
     store: StorePath,
-    /// Only keys that start with this
-    #[arg(long, value_name = "KEY")]
-    prefix: Option<OsString>,
-    /// The first key
-    #[arg(long, value_name = "KEY")]
-    from: Option<OsString>,
-    /// Up to this key, without it
-    #[arg(long, value_name = "KEY")]
-    to: Option<OsString>,
+    #[command(flatten)]
+    choice: KeyChoice,
     #[command(flatten)]
     spelling: SpellingOptions,
 }
 
 pub(super) fn run(store: &StoreOptions, options: &CountOptions) -> Outcome {
-    let choice = KeyChoice {
-        prefix: options.prefix.as_ref(),
-        from: options.from.as_ref(),
-        to: options.to.as_ref(),
-    };
-    let range = choice.range(options.spelling.spelling())?;
+    let range = options.choice.range(options.spelling.spelling())?;
     let database = store.open_for_reading(&options.store.path)?;
     let keyspace = store.existing(&database)?;
     let count = range.map_or(Ok(0), |range| keyspace.count(range))?;

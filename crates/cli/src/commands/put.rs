@@ -55,15 +55,8 @@ pub(crate) struct DeleteOptions {
     /// The keys
     #[arg(value_name = "KEY", required_unless_present_any = ["prefix", "from", "to", "all"])]
     keys: Vec<OsString>,
-    /// All keys that start with this
-    #[arg(long, value_name = "KEY")]
-    prefix: Option<OsString>,
-    /// All keys from this one on
-    #[arg(long, value_name = "KEY")]
-    from: Option<OsString>,
-    /// All keys up to this one, without it
-    #[arg(long, value_name = "KEY")]
-    to: Option<OsString>,
+    #[command(flatten)]
+    choice: KeyChoice,
     /// All keys of the keyspace
     #[arg(long, conflicts_with_all = ["prefix", "from", "to"])]
     all: bool,
@@ -98,14 +91,8 @@ pub(super) fn run_delete(store: &StoreOptions, options: &DeleteOptions) -> Outco
     let keys: Outcome<Vec<Vec<u8>>> =
         options.keys.iter().map(|key| argument(spelling, "KEY", key)).collect();
     let keys = keys?;
-    let choice = KeyChoice {
-        prefix: options.prefix.as_ref(),
-        from: options.from.as_ref(),
-        to: options.to.as_ref(),
-    };
-    let has_range =
-        options.all || [choice.prefix, choice.from, choice.to].iter().any(Option::is_some);
-    let range = if has_range { choice.range(spelling)? } else { None };
+    let has_range = options.all || options.choice.is_limited();
+    let range = if has_range { options.choice.range(spelling)? } else { None };
     let database = store.open(&options.store.path, false)?;
     let keyspace = store.existing(&database)?;
     let mut batch = database.batch().durability(options.durability.into());

@@ -25,15 +25,8 @@ Examples:
 pub(crate) struct ScanOptions {
     #[command(flatten)]
     store: StorePath,
-    /// Only keys that start with this
-    #[arg(long, value_name = "KEY")]
-    prefix: Option<OsString>,
-    /// The first key
-    #[arg(long, value_name = "KEY")]
-    from: Option<OsString>,
-    /// The end of the range, exclusive
-    #[arg(long, value_name = "KEY")]
-    to: Option<OsString>,
+    #[command(flatten)]
+    choice: KeyChoice,
     /// The maximum number of pairs
     #[arg(long, short, value_name = "PAIRS", value_parser = parse_count)]
     limit: Option<u64>,
@@ -79,12 +72,7 @@ enum Scan {
 
 pub(super) fn run(store: &StoreOptions, options: &ScanOptions) -> Outcome {
     let spelling = options.spelling.spelling();
-    let choice = KeyChoice {
-        prefix: options.prefix.as_ref(),
-        from: options.from.as_ref(),
-        to: options.to.as_ref(),
-    };
-    let range = choice.range(spelling)?;
+    let range = options.choice.range(spelling)?;
     let database = store.open_for_reading(&options.store.path)?;
     let keyspace = store.existing(&database)?;
     let mut pairs = match options.keys_only {
@@ -122,17 +110,29 @@ pub(super) fn run(store: &StoreOptions, options: &ScanOptions) -> Outcome {
 }
 
 /// The keys that the command line chooses.
-pub(super) struct KeyChoice<'a> {
-    pub(super) prefix: Option<&'a OsString>,
-    pub(super) from: Option<&'a OsString>,
-    pub(super) to: Option<&'a OsString>,
+#[derive(Debug, Args)]
+pub(crate) struct KeyChoice {
+    /// Only keys that start with this
+    #[arg(long, value_name = "KEY")]
+    prefix: Option<OsString>,
+    /// The first key
+    #[arg(long, value_name = "KEY")]
+    from: Option<OsString>,
+    /// The end of the range, exclusive
+    #[arg(long, value_name = "KEY")]
+    to: Option<OsString>,
 }
 
-impl KeyChoice<'_> {
+impl KeyChoice {
+    /// Whether there is anything but all keys.
+    pub(super) fn is_limited(&self) -> bool {
+        [&self.prefix, &self.from, &self.to].iter().any(|limit| limit.is_some())
+    }
+
     /// The range; `None` if no key can be in it.
     pub(super) fn range(&self, spelling: Spelling) -> Outcome<Option<KeyRange>> {
-        let mut range = key_range(spelling, self.from, self.to)?;
-        if let Some(prefix) = self.prefix {
+        let mut range = key_range(spelling, self.from.as_ref(), self.to.as_ref())?;
+        if let Some(prefix) = &self.prefix {
             range = narrowed(range, &argument(spelling, "--prefix", prefix)?);
         }
         Ok((!is_empty(&range)).then_some(range))
